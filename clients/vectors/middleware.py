@@ -98,7 +98,7 @@ def body_of(given):
     return "".join([*lines, f"--{boundary}--\r\n"]).encode(), f"multipart/form-data; boundary={boundary}"
 
 
-STRETCHED = {"sleep", "poll", "every", "after"}
+STRETCHED = {"sleep", "poll", "every", "after", "fails"}
 
 
 def stretched(steps, factor):

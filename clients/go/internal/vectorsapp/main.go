@@ -47,7 +47,8 @@ func main() {
 			log.Fatal(err)
 		}
 	}
-	fmt.Println("lacks parsed")
+	// A predicate of the service sees what an error wraps.
+	fmt.Println("lacks parsed causes")
 	if *app == "h2c" {
 		// It takes the offer to upgrade.
 		fmt.Println("lacks http1")

@@ -71,11 +71,11 @@ func (r *runs) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 type step struct {
-	Sleep, Poll, After *int
-	Mark, Raise        string
-	Respond            *respond
-	Stream             *stream
-	Encode, Form       bool
+	Sleep, Poll, After, Fails *int
+	Mark, Raise               string
+	Respond                   *respond
+	Stream                    *stream
+	Encode, Form              bool
 }
 
 type respond struct {
@@ -155,6 +155,15 @@ func (s *service) handle(w http.ResponseWriter, r *http.Request, f framework) (e
 			go func() {
 				time.Sleep(time.Duration(*step.After) * time.Millisecond)
 				s.runs.change(func() { ran.After = "done" })
+			}()
+		case step.Fails != nil:
+			go func() {
+				defer func() {
+					_ = recover()
+					s.runs.change(func() { ran.After = "failed" })
+				}()
+				time.Sleep(time.Duration(*step.Fails) * time.Millisecond)
+				panic("the background work fails")
 			}()
 		case step.Respond != nil:
 			answered = true

@@ -34,10 +34,9 @@ def main() -> None:
     module, application, server = ROWS[given.app]
     listener = socket.create_server(("127.0.0.1", given.port), backlog=256)
     found = importlib.import_module(f"vector_apps.{module}")
-    lacks = list(found.LACKS)
     app = getattr(found, application)()
-    if lacks:
-        print("lacks", *lacks, flush=True)
+    if found.LACKS:
+        print("lacks", *found.LACKS, flush=True)
     if server != "granian":  # Its workers listen themselves.
         print(f"listening 127.0.0.1:{listener.getsockname()[1]}", flush=True)
     getattr(importlib.import_module("vector_apps.servers"), server)(app, listener)

@@ -230,6 +230,7 @@ def wsgi() -> Any:
 
 
 def asgi() -> Any:
+    LACKS.append("late")
     from django.core.asgi import get_asgi_application
 
     from oncegate.contrib.django import draining

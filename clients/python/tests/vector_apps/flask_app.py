@@ -67,13 +67,15 @@ def response_of(handler: Handler) -> Response:
         response.headers.add(name, value)
     if answer.after is not None:
         seconds = answer.after
-        response.call_on_close(lambda: later(run, seconds))
+        response.call_on_close(lambda: later(run, seconds, answer.fails))
     return response
 
 
-def later(run: dict[str, Any], seconds: float) -> None:
+def later(run: dict[str, Any], seconds: float, fails: bool) -> None:
     time.sleep(seconds)
-    run["after"] = "done"
+    run["after"] = "failed" if fails else "done"
+    if fails:
+        raise RuntimeError("the background work fails")
 
 
 def rows(handler: Handler) -> Iterator[bytes]:

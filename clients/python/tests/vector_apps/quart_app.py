@@ -14,7 +14,7 @@ from oncegate.contrib.asgi import OnceMiddleware
 from .steps import ATS, RUNS, Handler, StockError, async_client, error_of, rules
 
 METHODS = ["GET", "HEAD", "OPTIONS", "QUERY", "POST", "PUT", "PATCH", "DELETE"]
-LACKS = ["trailers", "behind", "compression", "background"]
+LACKS = ["trailers", "behind", "late", "compression", "background"]
 
 
 async def handle(path: str) -> Any:

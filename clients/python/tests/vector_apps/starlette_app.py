@@ -20,7 +20,7 @@ from oncegate.contrib import starlette as contrib
 from .steps import ATS, RUNS, Handler, StockError, async_client, error_of, rules
 
 METHODS = ["GET", "HEAD", "OPTIONS", "QUERY", "POST", "PUT", "PATCH", "DELETE"]
-LACKS = ["trailers", "behind"]
+LACKS = ["trailers", "behind", "late"]
 
 
 async def handle(request: Request) -> Response:
@@ -77,13 +77,15 @@ def response_of(handler: Handler) -> Response:
         else:
             response.headers.append(name, value)
     if answer.after is not None:
-        response.background = BackgroundTask(later, run, answer.after)
+        response.background = BackgroundTask(later, run, answer.after, answer.fails)
     return response
 
 
-async def later(run: dict[str, Any], seconds: float) -> None:
+async def later(run: dict[str, Any], seconds: float, fails: bool) -> None:
     await asyncio.sleep(seconds)
-    run["after"] = "done"
+    run["after"] = "failed" if fails else "done"
+    if fails:
+        raise RuntimeError("the background work fails")
 
 
 async def rows(handler: Handler) -> AsyncIterator[bytes]:

@@ -96,6 +96,8 @@ class Answer:
     with_head: bool = False
     stream: Stream | None = None
     after: float | None = None
+    #: The background task fails at its end.
+    fails: bool = False
 
 
 class Handler:
@@ -130,8 +132,8 @@ class Handler:
                 self._respond(value)
             elif name == "stream":
                 self._stream(value)
-            elif name == "after":
-                self.answer.after = value / 1000
+            elif name in ("after", "fails"):
+                self.answer.after, self.answer.fails = value / 1000, name == "fails"
             elif name == "encode":
                 encode = True
         if not self._responds:
@@ -165,4 +167,8 @@ def _text(given: Any) -> Any:
 
 
 def error_of(kind: str) -> Exception:
-    return StockError("out of stock") if kind == "stock" else RuntimeError("another error")
+    if kind == "stock":
+        return StockError("out of stock")
+    error = RuntimeError("another error")
+    error.__cause__ = StockError("out of stock") if kind == "caused" else None
+    return error

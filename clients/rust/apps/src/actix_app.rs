@@ -29,11 +29,31 @@ impl fmt::Display for StockError {
     }
 }
 
+impl std::error::Error for StockError {}
+
 impl ResponseError for StockError {
     fn status_code(&self) -> StatusCode {
         StatusCode::CONFLICT
     }
 }
+
+/// Another error, with a declared one as its cause.
+#[derive(Debug)]
+struct Caused(StockError);
+
+impl fmt::Display for Caused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no idea what happened")
+    }
+}
+
+impl std::error::Error for Caused {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+impl ResponseError for Caused {}
 
 fn account(request: &ServiceRequest) -> Option<String> {
     request.headers().get("vector-user")?.to_str().ok().map(str::to_owned)
@@ -73,7 +93,7 @@ pub(crate) async fn serve(port: u16) -> Result<(), Box<dyn std::error::Error>> {
         ("short", layer(&client, "short").exchange_max(Duration::from_secs(1))),
     ];
     let listener = TcpListener::bind(("127.0.0.1", port))?;
-    println!("lacks form behind trailers");
+    println!("lacks form behind trailers late");
     println!("listening {}", listener.local_addr()?);
     let server = HttpServer::new(move || {
         let mut app = App::new().app_data(web::Data::new(runs.clone())).route("/runs", web::get().to(of_case));
@@ -139,6 +159,7 @@ async fn answer(
                 }
             }
             "raise" if value == "stock" => return Err(StockError.into()),
+            "raise" if value == "caused" => return Err(Caused(StockError).into()),
             "raise" if value == "http" => return Err(InternalError::new("sold out", StatusCode::CONFLICT).into()),
             // As an error that no handler answers: the connection breaks, and the server continues.
             "raise" => std::panic::resume_unwind(Box::new("another error")),
@@ -152,6 +173,14 @@ async fn answer(
                 actix_web::rt::spawn(async move {
                     sleep(time).await;
                     run.set("after", "done");
+                });
+            }
+            "fails" => {
+                let (run, time) = (run.clone(), steps::millis(value));
+                actix_web::rt::spawn(async move {
+                    sleep(time).await;
+                    run.set("after", "failed");
+                    std::panic::resume_unwind(Box::new("the background work fails"));
                 });
             }
             "parsed" => value_of = Some(serde_json::from_slice(body)?),

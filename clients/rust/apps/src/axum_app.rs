@@ -187,6 +187,14 @@ async fn answer(shop: &Shop, run: &Run, steps: &Steps, head: &Parts, body: Bytes
                     run.set("after", "done");
                 });
             }
+            "fails" => {
+                let (run, time) = (run.clone(), steps::millis(value));
+                tokio::spawn(async move {
+                    sleep(time).await;
+                    run.set("after", "failed");
+                    std::panic::resume_unwind(Box::new("the background work fails"));
+                });
+            }
             "parsed" => {
                 let request = Request::from_parts(head.clone(), Body::from(body.clone()));
                 let Json(parsed) =

@@ -13,7 +13,7 @@ use tower_http::timeout::TimeoutLayer;
 
 use crate::axum_app::{Extras, Form};
 
-pub(crate) const EXTRAS: Extras = Extras { zip, gzip, form, lacks: "behind" };
+pub(crate) const EXTRAS: Extras = Extras { zip, gzip, form, lacks: "behind late" };
 
 fn zip(router: Router) -> Router {
     let timeout =

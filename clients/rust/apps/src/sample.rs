@@ -11,7 +11,7 @@ use axum::response::IntoResponse as _;
 use axum_app::{Extras, Form};
 
 const EXTRAS: Extras =
-    Extras { zip: |router| router, gzip: |body| body.to_vec(), form, lacks: "behind compression form" };
+    Extras { zip: |router| router, gzip: |body| body.to_vec(), form, lacks: "behind compression form late" };
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -108,6 +108,7 @@ class ReactiveHandler {
                                                 Steps.sleep(Steps.number(step, kind, 0));
                                                 state.run.put("after", "done");
                                             }));
+            case "fails" -> Mono.fromRunnable(() -> state.more.put("fails", value));
             case "encode" -> Mono.fromRunnable(() -> state.more.put("encode", true));
             case "parsed" ->
                     Mono.fromRunnable(
@@ -142,6 +143,7 @@ class ReactiveHandler {
                 switch (kind) {
                     case "stock" -> new StockError();
                     case "http" -> new ResponseStatusException(HttpStatus.CONFLICT, "sold out");
+                    case "caused" -> new IllegalStateException("of the case", new StockError());
                     default -> new IllegalStateException("of the case");
                 });
     }
@@ -179,6 +181,7 @@ class ReactiveHandler {
             return Mono.empty();
         }
         boolean encodes = state.more.remove("encode") != null;
+        Object fails = state.more.remove("fails");
         Map<String, Object> answer = Runs.copy(state.run);
         answer.putAll(state.more);
         byte[] json = JsonText.of(answer).text().getBytes(StandardCharsets.UTF_8);
@@ -191,7 +194,15 @@ class ReactiveHandler {
             response.getHeaders().set("Content-Encoding", "gzip");
             json = zipped(json);
         }
-        return response.writeWith(Mono.just(response.bufferFactory().wrap(json)));
+        Mono<DataBuffer> body = Mono.just(response.bufferFactory().wrap(json));
+        if (!(fails instanceof Number millis)) {
+            return response.writeWith(body);
+        }
+        response.getHeaders().setContentLength(json.length);
+        return response.writeWith(body)
+                .then(Mono.delay(Duration.ofMillis(millis.longValue())))
+                .doOnNext(tick -> state.run.put("after", "failed"))
+                .then(Mono.error(new IllegalStateException("the background work fails")));
     }
 
     private static byte[] zipped(byte[] json) {

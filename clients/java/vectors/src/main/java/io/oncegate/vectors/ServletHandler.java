@@ -93,6 +93,7 @@ class ServletHandler {
             HttpServletResponse response)
             throws IOException {
         boolean encodes = false;
+        int fails = -1;
         Map<String, Object> more = new LinkedHashMap<>();
         for (Map<?, ?> step : Steps.of(request.getHeader("Vector-Do"))) {
             String kind = (String) step.keySet().iterator().next();
@@ -121,6 +122,7 @@ class ServletHandler {
                                 run.put("after", "done");
                             });
                 }
+                case "fails" -> fails = Steps.number(step, kind, 0);
                 case "encode" -> encodes = true;
                 case "parsed" ->
                         more.put(
@@ -149,6 +151,14 @@ class ServletHandler {
                 zip.write(json);
             }
             json = zipped.toByteArray();
+        }
+        if (fails >= 0) {
+            // What follows the end of the output is background work.
+            response.getOutputStream().write(json);
+            response.getOutputStream().close();
+            Steps.sleep(fails);
+            run.put("after", "failed");
+            throw new IllegalStateException("the background work fails");
         }
         if (request.getRequestURI().startsWith("/put-only/")) {
             // A page with another one in it, whose length is not that of the response.
@@ -201,6 +211,7 @@ class ServletHandler {
         throw switch (kind) {
             case "stock" -> new StockError();
             case "http" -> new ResponseStatusException(HttpStatus.CONFLICT, "sold out");
+            case "caused" -> new IllegalStateException("of the case", new StockError());
             default -> new IllegalStateException("of the case");
         };
     }
