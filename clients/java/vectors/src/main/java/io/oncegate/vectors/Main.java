@@ -25,6 +25,7 @@ public final class Main {
                                 "server.compression.enabled=true",
                                 "server.compression.mime-types=" + Steps.ZIPPED,
                                 "server.compression.min-response-size=16",
+                                "spring.mvc.formcontent.filter.enabled=false",
                                 "spring.main.banner-mode=off",
                                 "spring.jmx.enabled=false",
                                 "vectors.async=" + app.endsWith("-async"),
