@@ -360,6 +360,24 @@ for (const [name, start] of Object.entries(frameworks)) {
       );
     });
 
+    test("a stream whose caller disconnects is unknown with stopWhenGone, and its source ends", async () => {
+      let source: Any;
+      const { post, gateway } = await serve(
+        () => {
+          source = new Readable({ read() {} });
+          source.push("begun");
+          return { body: source };
+        },
+        { stopWhenGone: true },
+      );
+      const abort = new AbortController();
+      await post("k-1", { signal: abort.signal });
+      abort.abort();
+      await until(() => gateway.claims[0]?.state === "unknown");
+      // Express has piped it, which does not end it.
+      if (name !== "express") await until(() => source.destroyed);
+    });
+
     test("a run that takes too long is unknown, until its response comes", async () => {
       const { post, gateway, drain } = await serve(
         async () => {

@@ -18,6 +18,8 @@ export interface Run {
   whenGone: (() => void) | null;
   /** The response is recorded before the framework has it: its breaking off says nothing about the handler. */
   isRecordedBefore: boolean;
+  /** Ends the source of a recorded stream. Called when the caller disconnects, with `stopWhenGone`. */
+  stop: (() => void) | null;
 }
 
 export type Admission = Run | { kind: "answer"; reply: Reply } | { kind: "pass" };
@@ -59,25 +61,27 @@ export async function claim<Request>(
   response: ServerResponse,
 ): Promise<Admission> {
   let run: Run | null = null;
+  const stopsWhenGone = engine.rules.given.stopWhenGone === true;
   const watcher = {
     gone: () => {
       run?.exchange.request.callerLeft();
       run?.whenGone?.();
     },
     broken: () => {
-      if (run?.isRecordedBefore) return false;
+      if (run?.isRecordedBefore && !stopsWhenGone) return false;
       void run?.exchange.break();
+      run?.stop?.();
       return true;
     },
   };
-  const guard = new Guard(raw, response, watcher, engine.rules.given.stopWhenGone === true);
+  const guard = new Guard(raw, response, watcher, stopsWhenGone);
   try {
     const claimed = await engine.claim(key, principal, incoming, body);
     if (claimed.kind !== "run") {
       guard.release();
       return claimed;
     }
-    run = { kind: "run", exchange: claimed.exchange, guard, whenGone: null, isRecordedBefore: false };
+    run = { kind: "run", exchange: claimed.exchange, guard, whenGone: null, isRecordedBefore: false, stop: null };
     if (guard.isGone) claimed.exchange.request.callerLeft();
     return run;
   } catch (error) {

@@ -48,6 +48,7 @@ function readable(source: Readable | WebStream): Readable {
 
 async function pump(run: Run, source: Readable, out: PassThrough, { declared, trailers }: StreamTerms): Promise<void> {
   const { exchange, guard } = run;
+  run.stop = () => source.destroy();
   let bytes = 0;
   try {
     for await (const piece of source) {
