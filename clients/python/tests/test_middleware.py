@@ -241,7 +241,8 @@ def test_a_caller_that_has_gone_is_known_and_the_shutdown_waits_for_its_run() ->
     assert released == [1]
 
 
-def test_a_run_that_stops_with_its_caller_is_unknown() -> None:
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_run_that_stops_with_its_caller_is_unknown(raises: bool) -> None:
     app, key = App(), uuid4().hex
 
     async def until_gone(request: Request) -> Response:
@@ -249,7 +250,9 @@ def test_a_run_that_stops_with_its_caller_is_unknown() -> None:
         while not await request.is_disconnected():
             await asyncio.sleep(0.01)
         app.ended += 1
-        raise RuntimeError("stopped")
+        if raises:
+            raise RuntimeError("stopped")
+        return PlainTextResponse("half of it")
 
     made = Starlette(routes=[Route("/", until_gone, methods=["POST"])])
     contrib.install(made, client(), rules(stop_when_gone=True))

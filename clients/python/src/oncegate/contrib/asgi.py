@@ -192,6 +192,8 @@ class _Run:
                 self._grant._end()
 
     _timed_out = False
+    #: The handler knows that its caller has gone, so a response may be one of work that was not finished.
+    _was_stopped = False
 
     def _time_out(self, task: asyncio.Task[Any] | None) -> None:
         # Background work after the response is no part of the exchange.
@@ -208,7 +210,9 @@ class _Run:
                 read = True
                 return {"type": "http.request", "body": body, "more_body": False}
             if self._engine.rules.stop_when_gone and not self._complete.is_set():
-                return await receive()
+                message = await receive()
+                self._was_stopped |= message["type"] == "http.disconnect" and not self._complete.is_set()
+                return message
             await self._said_all.wait()
             return {"type": "http.disconnect"}
 
@@ -235,11 +239,8 @@ class _Run:
                 await self._put_head()
                 await self._outlet.put({"type": kind, "body": piece, "more_body": True}, len(piece))
                 return
-            if recorder.breaks_off:
-                # Shorter than declared: the server breaks it off, as without the middleware.
-                await self._report(None, complete=False)
-            else:
-                await self._report(None, complete=True)
+            # One that is shorter than declared is broken off by the server, as without the middleware.
+            await self._report(None, complete=not recorder.breaks_off and not self._was_stopped)
             await self._put_head()
             await self._outlet.put({"type": kind, "body": piece, "more_body": False}, len(piece))
             self._outlet.close()
