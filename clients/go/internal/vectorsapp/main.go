@@ -15,7 +15,7 @@ import (
 )
 
 // ats are the first segments of paths, each protected in its own way.
-var ats = []string{"plain", "required", "put-only", "json", "wait", "harmless", "form", "behind", "zip", "down", "down-pass", "off", "observe", "short"}
+var ats = []string{"plain", "required", "put-only", "json", "wait", "harmless", "form", "behind", "zip", "down", "down-pass", "off", "observe", "short", "stop"}
 
 // methods are those that frameworks route by name.
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY", "PROPFIND", "REPORT", "PURGE", "SEARCH", "LINK"}
@@ -106,6 +106,8 @@ func (s *service) config(at string) oncehttp.Config {
 		config.Observe = true
 	case "short":
 		config.ExchangeMax = time.Second
+	case "stop":
+		config.StopWhenGone = true
 	}
 	return config
 }

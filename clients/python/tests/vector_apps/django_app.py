@@ -225,6 +225,7 @@ def configure(asynchronous: bool) -> None:
 def wsgi() -> Any:
     from django.core.wsgi import get_wsgi_application
 
+    LACKS.append("gone")
     configure(False)
     return get_wsgi_application()
 

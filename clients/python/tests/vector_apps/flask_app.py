@@ -16,7 +16,7 @@ from oncegate.contrib import flask as contrib
 from .steps import ATS, RUNS, Handler, StockError, client, error_of, rules
 
 METHODS = ["GET", "HEAD", "OPTIONS", "QUERY", "POST", "PUT", "PATCH", "DELETE"]
-LACKS = ["trailers", "compression"]
+LACKS = ["trailers", "compression", "gone"]
 
 
 def handle(path: str = "") -> Any:

@@ -17,7 +17,7 @@ from oncegate.contrib.asgi import OnceMiddleware
 
 from .steps import ATS, RUNS, Handler, StockError, async_client, error_of, rules
 
-LACKS = ["trailers", "behind", "late", "compression", "background", "surplus"]
+LACKS = ["trailers", "behind", "late", "gone", "compression", "background", "surplus"]
 
 
 async def handle(request: Request[Any, Any, Any]) -> Any:

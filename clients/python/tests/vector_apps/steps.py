@@ -16,7 +16,7 @@ from oncegate.middleware import Rules
 
 ATS = (
     *("plain", "required", "put-only", "json", "wait", "harmless", "parsed", "form", "behind", "zip", "down", "down-pass", "off"),
-    *("observe", "short"),
+    *("observe", "short", "stop"),
 )
 #: A port of loopback without a listener.
 NOBODY = "http://127.0.0.1:9"
@@ -51,6 +51,7 @@ def rules(at: str, principal: Any) -> Rules:
         "off": {"enabled": False},
         "observe": {"observe": True},
         "short": {"exchange_max": "1s"},
+        "stop": {"stop_when_gone": True},
     }
     return Rules(operation=f"vectors.{at}", principal=principal, **{**options, **more.get(at, {})})
 

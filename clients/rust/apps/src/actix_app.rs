@@ -91,6 +91,7 @@ pub(crate) async fn serve(port: u16) -> Result<(), Box<dyn std::error::Error>> {
         ("off", layer(&client, "off").enabled(false)),
         ("observe", layer(&client, "observe").observe()),
         ("short", layer(&client, "short").exchange_max(Duration::from_secs(1))),
+        ("stop", layer(&client, "stop").stop_when_gone()),
     ];
     let listener = TcpListener::bind(("127.0.0.1", port))?;
     println!("lacks form behind trailers late");

@@ -98,6 +98,7 @@ pub(crate) async fn serve(port: u16, extras: Extras) -> Result<(), Box<dyn std::
         ("off", layer("off").enabled(false)),
         ("observe", layer("observe").observe()),
         ("short", layer("short").exchange_max(Duration::from_secs(1))),
+        ("stop", layer("stop").stop_when_gone()),
     ];
     let of_case = async |State(runs): State<Runs>, uri: Uri| {
         Json(runs.of_case(uri.query().and_then(|query| query.strip_prefix("case=")).unwrap_or_default()))

@@ -33,6 +33,7 @@ export async function places(Client, principal) {
     off: one("off", { enabled: false }),
     observe: one("observe", { observe: true }),
     short: one("short", { exchangeMax: "1s" }),
+    stop: one("stop", { stopWhenGone: true }),
   };
 }
 

@@ -48,6 +48,7 @@ final class Rules {
         all.put("off", rules(client, "off", user).enabled(false));
         all.put("observe", rules(client, "observe", user).observe());
         all.put("short", rules(client, "short", user).exchangeMax(Duration.ofSeconds(1)));
+        all.put("stop", rules(client, "stop", user).stopWhenGone());
         return all;
     }
 

@@ -22,7 +22,7 @@ import org.springframework.context.annotation.Import;
 @EnableAutoConfiguration
 @Import(ServletHandler.class)
 public class ServletApp {
-    static final List<String> LACKS = List.of();
+    static final List<String> LACKS = List.of("gone");
     private static final int ORDER = 10;
 
     @Bean
