@@ -25,7 +25,8 @@ type statusRules struct {
 var meanings = map[string]string{"": oncegate.Unknown, "unknown": oncegate.Unknown, "store": oncegate.Success, "release": oncegate.Failure}
 
 func newStatusRules(store, release []string, on5xx string) (*statusRules, error) {
-	rules := &statusRules{store: store, release: release}
+	// Copies: what the service changes later was not checked.
+	rules := &statusRules{store: slices.Clone(store), release: slices.Clone(release)}
 	var ok bool
 	if rules.on5xx, ok = meanings[on5xx]; !ok {
 		return nil, wrong("On5xx is %q: write unknown, store or release", on5xx)

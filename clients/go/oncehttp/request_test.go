@@ -84,6 +84,17 @@ func TestWrongOptionsAreErrorsThatSayWhatToWrite(t *testing.T) {
 	}
 }
 
+func TestOptionsThatAreChangedLaterChangeNothing(t *testing.T) {
+	store, release, methods := []string{"201"}, []string{"409"}, []string{"POST"}
+	s := serve(t, created, func(c *oncehttp.Config) { c.Store, c.Release, c.Methods = store, release, methods })
+	store[0], release[0], methods[0] = "500", "201", "PUT"
+	for _, replayed := range []string{"", "true"} {
+		if got := s.post("k", "x"); got.StatusCode != 201 || got.Header.Get("Idempotent-Replayed") != replayed {
+			t.Error(got.StatusCode, got.Header)
+		}
+	}
+}
+
 func TestWhatARequestIsComparedBy(t *testing.T) {
 	form := func(boundary string, file string) (string, string) {
 		var out bytes.Buffer

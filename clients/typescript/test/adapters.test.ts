@@ -150,6 +150,44 @@ describe("express", () => {
     );
   });
 
+  test("responses of 1xx pass, and are not recorded", async () => {
+    const gateway = new MemoryGateway();
+    const app = express().post("/orders", onExpress(orders(gateway)), (_request, response) => {
+      response.writeEarlyHints({ link: "</a.css>; rel=preload" });
+      response.status(201).send("done");
+    });
+    const { url, close } = await listening(http.createServer(app));
+    closing.push(close);
+    for (const expected of [[103], []]) {
+      const early: number[] = [];
+      const request = http.request(`${url}/orders`, { method: "POST", headers: { "idempotency-key": "k-1" } });
+      request.on("information", ({ statusCode }) => early.push(statusCode));
+      request.end("one");
+      const [response] = await once(request, "response");
+      assert.deepEqual([response.statusCode, String(await allOf(response)), early], [201, "done", expected]);
+    }
+    assert.equal((gateway.claims[0] as Any).result.status, 201);
+  });
+
+  test("options that are changed later change nothing", async () => {
+    const gateway = new MemoryGateway();
+    const options = orders(gateway, { methods: ["PUT"], store: [201], required: true });
+    let runs = 0;
+    const app = express().all("/orders", onExpress(options), (_request, response) => {
+      runs++;
+      response.status(201).send("done");
+    });
+    const post = await serve(app);
+    options.methods.push("POST");
+    options.store.length = 0;
+    options.required = false;
+    options.when = () => false;
+    for (let count = 0; count < 2; count++) await post("k-1");
+    assert.equal(runs, 2, "POST is not protected");
+    const put = () => post("k-2", { method: "PUT" });
+    assert.deepEqual([(await put()).status, (await put()).headers.get("idempotent-replayed"), runs], [201, "true", 3]);
+  });
+
   test("an error after the response was ended changes neither response nor outcome", async () => {
     const gateway = new MemoryGateway();
     const client = gateway.client();

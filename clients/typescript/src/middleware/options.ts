@@ -119,8 +119,9 @@ export interface Rules<Request = never> {
 }
 
 /** Checks the options when the middleware is made: a wrong one must not be found by a request. */
-export function rulesOf<Request>(given: IdempotencyOptions<Request>): Rules<Request> {
-  known("options of the middleware", given, NAMES);
+export function rulesOf<Request>(options: IdempotencyOptions<Request>): Rules<Request> {
+  known("options of the middleware", options, NAMES);
+  const given = copyOf(options);
   const { client, operation, principal, sharedKeys, methods, fingerprint = FINGERPRINT_DEFAULT } = given;
   if (!(client instanceof Client)) throw new TypeError("client is a Client");
   if (typeof operation !== "string" || operation === "")
@@ -164,6 +165,13 @@ export function rulesOf<Request>(given: IdempotencyOptions<Request>): Rules<Requ
     },
     event: (name, level, fields = {}) => limited.event({ name, operation, globalId: null, level, fields }),
   };
+}
+
+/** A copy: what the service changes later was not checked. */
+function copyOf<Request>(options: IdempotencyOptions<Request>): IdempotencyOptions<Request> {
+  const value = (name: string) => options[name as keyof typeof options];
+  const copy = NAMES.map((name) => [name, Array.isArray(value(name)) ? [...(value(name) as unknown[])] : value(name)]);
+  return Object.fromEntries(copy.filter(([, each]) => each !== undefined)) as typeof options;
 }
 
 function coverage(methods: readonly string[] | undefined): (method: string) => boolean {
