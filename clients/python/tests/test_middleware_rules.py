@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -237,7 +238,7 @@ def test_a_replay_is_filtered_as_if_it_came_now() -> None:
         ({"required": 1}, "required is True or False"),
         ({"fingerprint": ["host"]}, "fingerprint is a list"),
         ({"fingerprint": ["body", "body:json"]}, "leave one out"),
-        ({"store": ["2xx", "429"]}, "in store and in release"),
+        ({"store": ["2xx", "429"], "release": ["429"]}, "in store and in release"),
         ({"release": ["1xx"]}, "release is a list"),
         ({"on_5xx": "retry"}, "on_5xx is one of"),
         ({"nothing_happened": "StockError"}, "tuple of exception classes"),
@@ -271,6 +272,20 @@ def test_an_exact_status_beats_a_class() -> None:
     rules = Rules(operation="o", principal=shared_keys, store=["2xx", "4xx", "503"], release=["404"], on_5xx="release")
     meanings = {status: rules.meaning(status) for status in (200, 404, 409, 503, 502, 304)}
     assert meanings == {200: "store", 404: "release", 409: "store", 503: "store", 502: "release", 304: "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("options", "meanings"),
+    [
+        ({"store": ["2xx", "403"]}, {403: "store", 401: "release", 404: "unknown"}),
+        ({"release": ["204", "302", "4xx"]}, {204: "release", 201: "store", 302: "release", 303: "store", 404: "release"}),
+    ],
+)
+def test_an_exact_status_leaves_the_default_of_the_other_list(options: dict[str, Any], meanings: dict[int, str]) -> None:
+    rules = Rules(operation="o", principal=shared_keys, **options)
+    assert {status: rules.meaning(status) for status in meanings} == meanings
+    copy = replace(rules, on_5xx="release")
+    assert {status: copy.meaning(status) for status in meanings} == meanings
 
 
 def test_the_client_is_checked() -> None:

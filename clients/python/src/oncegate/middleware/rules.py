@@ -92,11 +92,9 @@ class Rules:
             options.choice("on_unavailable", self.on_unavailable, ("fail_closed", "proceed"))
         object.__setattr__(self, "methods", _methods(self.methods))
         object.__setattr__(self, "fingerprint", _parts(self.fingerprint))
-        for name in ("store", "release"):
-            object.__setattr__(self, name, _statuses(name, getattr(self, name)))
-        both = set(self.store) & set(self.release)
-        if both:
-            raise ValueError(f"{', '.join(sorted(both))} is in store and in release; leave it in one")
+        store, release = _both_lists(self.store, self.release)
+        object.__setattr__(self, "store", store)
+        object.__setattr__(self, "release", release)
         object.__setattr__(self, "nothing_happened", options.exceptions("nothing_happened", self.nothing_happened))
         object.__setattr__(self, "stored_fields", StoredFields.of(self.store_with, self.store_without))
 
@@ -135,6 +133,19 @@ def _parts(parts: Any) -> tuple[str, ...]:
     if "body" in parts and "body:json" in parts:
         raise ValueError("fingerprint has body and body:json; leave one out")
     return tuple(parts)
+
+
+def _both_lists(given_store: Any, given_release: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Both lists, checked. A status that one of them names leaves the default of the other."""
+    store, release = _statuses("store", given_store), _statuses("release", given_release)
+    both = set(store) & set(release)
+    if not both:
+        return (STORE if given_store is STORE else store), (RELEASE if given_release is RELEASE else release)
+    if given_store is STORE:
+        return tuple(each for each in store if each not in both), release
+    if given_release is RELEASE:
+        return store, tuple(each for each in release if each not in both)
+    raise ValueError(f"{', '.join(sorted(both))} is in store and in release; leave it in one")
 
 
 def _statuses(name: str, statuses: Any) -> tuple[str, ...]:

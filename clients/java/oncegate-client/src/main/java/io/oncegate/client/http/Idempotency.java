@@ -159,7 +159,10 @@ public final class Idempotency<R> {
         return with(copy -> copy.fingerprint = chosen);
     }
 
-    /** Sets the statuses whose responses are stored, such as {@code 2xx} and {@code 404}. */
+    /**
+     * Sets the statuses whose responses are stored, such as {@code 2xx} and {@code 404}. A status
+     * that one list names leaves the default of the other.
+     */
     public Idempotency<R> store(String... statuses) {
         List<String> rules = StatusRules.checked("store", List.of(statuses));
         return with(copy -> copy.store = rules);
@@ -308,7 +311,7 @@ public final class Idempotency<R> {
                     "principal is not set: two callers could get each other's responses. Set"
                             + " principal(request -> …), or sharedKeys() if all callers are one");
         }
-        List<String> both = store.stream().filter(release::contains).toList();
+        List<String> both = StatusRules.both(store, release);
         if (!both.isEmpty()) {
             throw new IllegalArgumentException(
                     "store and release both have " + both + "; write each status once");

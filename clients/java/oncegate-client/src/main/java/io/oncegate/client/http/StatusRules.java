@@ -12,9 +12,20 @@ final class StatusRules {
     private final On5xx on5xx;
 
     StatusRules(List<String> store, List<String> release, On5xx on5xx) {
-        this.store = store;
-        this.release = release;
+        this.store = store == Idempotency.STORE ? without(store, release) : store;
+        this.release = release == Idempotency.RELEASE ? without(release, store) : release;
         this.on5xx = on5xx;
+    }
+
+    /** A status that one list names leaves the default of the other. */
+    private static List<String> without(List<String> standard, List<String> named) {
+        return standard.stream().filter(rule -> !named.contains(rule)).toList();
+    }
+
+    /** Returns the statuses that both lists name. */
+    static List<String> both(List<String> store, List<String> release) {
+        boolean isDefault = store == Idempotency.STORE || release == Idempotency.RELEASE;
+        return isDefault ? List.of() : store.stream().filter(release::contains).toList();
     }
 
     static List<String> checked(String option, List<String> rules) {

@@ -15,6 +15,7 @@ import io.oncegate.client.http.Answer.Pass;
 import io.oncegate.client.micrometer.OncegateMetrics;
 import io.oncegate.client.testing.MemoryGateway;
 import io.oncegate.client.testing.OncegateTest;
+import io.oncegate.client.testing.StoredClaim;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
@@ -172,6 +173,20 @@ class EngineTest {
         assertEquals("a\"b\\c", ((Keyed) engine.enter(post("\"a\\\"b\\\\c\""), "")).key());
         assertEquals(Pass.ON, engine.enter(new Head("GET", post("a").fields()), "alice"));
         assertEquals(400, reply(engine.withoutPrincipal("")).status());
+    }
+
+    @Test
+    void anExactStatusLeavesTheDefaultOfTheOtherList(MemoryGateway gateway) throws Exception {
+        var storing = new Engine<>(rules(gateway).store("2xx", "403"));
+        for (int status : new int[] {403, 404, 401}) {
+            send(storing, "s-" + status, answers(status, List.of(), ""));
+        }
+        var releasing = new Engine<>(rules(gateway).release("204", "302", "4xx"));
+        for (int status : new int[] {201, 204, 302, 303, 404}) {
+            send(releasing, "r-" + status, answers(status, List.of(), ""));
+        }
+        var states = gateway.claims().stream().map(StoredClaim::state).toList();
+        assertEquals(List.of("succeeded", "unknown", "succeeded", "succeeded"), states);
     }
 
     @Test
