@@ -126,21 +126,38 @@ impl fmt::Display for StockError {
 
 impl std::error::Error for StockError {}
 
+#[derive(Debug)]
+struct Caused(StockError);
+
+impl fmt::Display for Caused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("who knows")
+    }
+}
+
+impl std::error::Error for Caused {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
 #[tokio::test]
 async fn an_error_that_is_declared_harmless_releases_the_key() {
     let layer = layer();
     let layer = layer.nothing_happened_if(|_: &StockError| true);
     let plain = layer.clone().layer(service_fn(async |_| Err::<Response<Body>, _>(StockError)));
     let boxed = layer.clone().layer(service_fn(async |_| Err::<Response<Body>, BoxError>(StockError.into())));
+    let caused = layer.clone().layer(service_fn(async |_| Err::<Response<Body>, BoxError>(Caused(StockError).into())));
     let other = layer.layer(service_fn(async |_| Err::<Response<Body>, BoxError>("who knows".into())));
     let working = Shop::new();
     let repeat = working.router();
-    for (name, status) in [("plain", 201), ("boxed", 201), ("other", 409)] {
+    for (name, status) in [("plain", 201), ("boxed", 201), ("caused", 409), ("other", 409)] {
         let key = key(name);
         let request = request("/201", &[ALICE, ("idempotency-key", &*key)], "");
         match name {
             "plain" => drop(plain.clone().oneshot(request).await.expect_err("the error of the service")),
             "boxed" => drop(boxed.clone().oneshot(request).await.expect_err("the error of the service")),
+            "caused" => drop(caused.clone().oneshot(request).await.expect_err("the error of the service")),
             _ => drop(other.clone().oneshot(request).await.expect_err("the error of the service")),
         }
         let repeat = repeat.clone().layer(crate::shop::layer());
@@ -187,6 +204,44 @@ async fn a_panic_goes_on_when_its_outcome_is_recorded() {
     assert_eq!(panic.downcast_ref::<&str>(), Some(&"of the handler"));
     let answer = post(&Shop::new().router().layer(layer), "/201", &key, "").await;
     assert!(answer.text.contains("\"unknown\""), "{}", answer.text);
+}
+
+#[tokio::test]
+async fn work_that_fails_after_its_response_changes_nothing() {
+    for fault in ["an error", "a later error", "a later panic"] {
+        let ended = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&ended);
+        let service = layer().layer(service_fn(move |_: Request<RequestBody>| {
+            let seen = Arc::clone(&seen);
+            let rows = stream::unfold(0, move |at| {
+                let seen = Arc::clone(&seen);
+                async move {
+                    if at == 0 {
+                        return Some((Ok(Frame::data(Bytes::from_static(b"done"))), 1));
+                    }
+                    if fault != "an error" {
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                    seen.store(true, Ordering::SeqCst);
+                    if fault == "a later panic" {
+                        std::panic::resume_unwind(Box::new(fault));
+                    }
+                    Some((Err(std::io::Error::other(fault)), 2))
+                }
+            });
+            let body = http_body_util::StreamBody::new(Box::pin(rows));
+            async { Response::builder().header("content-length", "4").body(body) }
+        }));
+        let key = key("after");
+        for is_replay in [false, true] {
+            let request = request("/", &[ALICE, ("idempotency-key", &*key)], "");
+            let response = service.clone().oneshot(request).await.expect("an answer");
+            assert_eq!(response.headers().contains_key("idempotent-replayed"), is_replay, "{fault}");
+            let whole = response.into_body().collect().await.expect("a whole body").to_bytes();
+            assert_eq!(whole, Bytes::from_static(b"done"), "{fault}");
+            until("the work has ended", async || ended.load(Ordering::SeqCst)).await;
+        }
+    }
 }
 
 #[tokio::test]
