@@ -748,6 +748,7 @@ const WRONG: [Any, RegExp][] = [
   [{ methods: ["post"] }, /upper case/],
   [{ methods: [] }, /methods is a list/],
   [{ fingerprint: ["host"] }, /fingerprint is a list/],
+  [{ fingerprint: ["body", "body:json"] }, /body and body:json/],
   [{ store: ["2x"] }, /store is a list/],
   [{ store: [409], release: [409] }, /in store and in release/],
   [{ on5xx: "forget" }, /on5xx is/],

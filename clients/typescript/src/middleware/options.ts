@@ -135,6 +135,8 @@ export function rulesOf<Request>(options: IdempotencyOptions<Request>): Rules<Re
   if (principal && sharedKeys) throw new TypeError("principal and sharedKeys: give one of them");
   if (!Array.isArray(fingerprint) || fingerprint.length === 0 || !fingerprint.every((part) => FINGERPRINT_PARTS.includes(part)))
     throw new TypeError(`fingerprint is a list of ${FINGERPRINT_PARTS.join(", ")}`);
+  if (fingerprint.includes("body") && fingerprint.includes("body:json"))
+    throw new TypeError("fingerprint has body and body:json; leave one out");
   const { claimWithin, claimWithinMs, settleWithin, settleWithinMs, onUnavailable } = given;
   const limited = client.with({ claimWithin, claimWithinMs, settleWithin, settleWithinMs, onUnavailable });
   // The client takes them for each claim: a wrong one is found here.

@@ -124,6 +124,10 @@ public final class Idempotency<R> {
 
     /** Protects only these methods; by default all but the safe ones. */
     public Idempotency<R> methods(String... methods) {
+        if (methods.length == 0) {
+            throw new IllegalArgumentException(
+                    "methods is empty, so nothing is protected; name one, such as POST");
+        }
         for (String method : methods) {
             if (SAFE.contains(method)) {
                 throw new IllegalArgumentException(

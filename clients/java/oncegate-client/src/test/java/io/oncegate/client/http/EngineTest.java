@@ -193,6 +193,7 @@ class EngineTest {
     void wrongOptionsFailAtOnce(MemoryGateway gateway) {
         var rules = rules(gateway);
         assertThrows(IllegalArgumentException.class, () -> rules.methods("GET"));
+        assertThrows(IllegalArgumentException.class, rules::methods);
         assertThrows(IllegalArgumentException.class, () -> rules.store("2x"));
         assertThrows(IllegalArgumentException.class, () -> rules.storeWith("Connection"));
         assertThrows(IllegalArgumentException.class, () -> rules.bodyBytes(0));
