@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -28,6 +28,7 @@ from oncegate import AsyncClient, Client, Event, NothingHappened, Unavailable, c
 from oncegate.contrib import starlette as contrib
 from oncegate.contrib.asgi import OnceMiddleware, drain
 from oncegate.middleware import Problem, Rules, shared_keys
+from oncegate.testing import MemoryGateway
 
 pytestmark = pytest.mark.skipif("ONCEGATE_URL" not in os.environ, reason="no gateway: run it by scripts/with-gateway")
 
@@ -271,6 +272,23 @@ def test_a_handler_is_stopped_after_exchange_max() -> None:
         answer = post(server, "/slow", key)
     assert (answer.status_code, answer.json()["state"]) == (409, "unknown")
     assert (app.runs, app.ended) == (1, 1)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_outcome_that_no_gateway_takes_completes_the_response_all_the_same(streamed: bool) -> None:
+    gateway, events = MemoryGateway(), list[Event]()
+    with ExitStack() as outage:
+
+        async def place(request: Request) -> Response:
+            outage.enter_context(gateway.unavailable())
+            return StreamingResponse(iter([b"do", b"ne"])) if streamed else PlainTextResponse("done")
+
+        made = Starlette(routes=[Route("/", place, methods=["POST"])])
+        contrib.install(made, gateway.async_client(on_event=events.append), rules(settle_within="300ms"))
+        with serving(made) as server:
+            assert post(server, key="k").text == "done"
+    assert [event.name for event in events if event.name == "not_settled"] == ["not_settled"]
+    assert gateway.claims[0].state == "in_progress"
 
 
 def test_observed_requests_are_never_refused() -> None:

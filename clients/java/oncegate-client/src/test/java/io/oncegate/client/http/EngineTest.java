@@ -20,6 +20,7 @@ import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.function.Consumer;
 import org.junit.jupiter.api.Test;
 
@@ -173,6 +174,30 @@ class EngineTest {
         assertEquals("a\"b\\c", ((Keyed) engine.enter(post("\"a\\\"b\\\\c\""), "")).key());
         assertEquals(Pass.ON, engine.enter(new Head("GET", post("a").fields()), "alice"));
         assertEquals(400, reply(engine.withoutPrincipal("")).status());
+    }
+
+    @Test
+    void anOutcomeThatNoGatewayTakesCompletesTheResponseAllTheSame(MemoryGateway gateway)
+            throws Exception {
+        var events = new ConcurrentLinkedQueue<String>();
+        var client = gateway.client(options -> options.onEvent(event -> events.add(event.name())));
+        var rules = new Idempotency<String>(client, "seat.book").principal(user -> user);
+        var engine = new Engine<>(rules.settleWithin(Duration.ofMillis(200)));
+        Consumer<Run> whole = answers(201, List.of(), "booked");
+        var run =
+                assertInstanceOf(
+                                Granted.class,
+                                send(
+                                        engine,
+                                        "k",
+                                        granted -> {
+                                            gateway.unavailable(true);
+                                            whole.accept(granted);
+                                        }))
+                        .run();
+        assertTrue(run.hasEnded());
+        assertTrue(events.contains("not_settled"), events::toString);
+        assertTrue(engine.drain(Duration.ZERO));
     }
 
     @Test
