@@ -15,7 +15,7 @@ import (
 )
 
 // ats are the first segments of paths, each protected in its own way.
-var ats = []string{"plain", "required", "put-only", "json", "wait", "harmless", "form", "behind", "zip", "down", "down-pass", "off", "observe", "short", "stop"}
+var ats = []string{"plain", "required", "put-only", "json", "wait", "harmless", "form", "behind", "zip", "down", "down-pass", "off", "observe", "short", "stop", "store"}
 
 // methods are those that frameworks route by name.
 var methods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY", "PROPFIND", "REPORT", "PURGE", "SEARCH", "LINK"}
@@ -108,6 +108,9 @@ func (s *service) config(at string) oncehttp.Config {
 		config.ExchangeMax = time.Second
 	case "stop":
 		config.StopWhenGone = true
+	case "store":
+		config.Store, config.On5xx, config.StorePrivate = []string{"2xx", "403"}, "store", true
+		config.StoreWith, config.StoreWithout = []string{"Set-Cookie"}, []string{"X-Secret"}
 	}
 	return config
 }

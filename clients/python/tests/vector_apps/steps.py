@@ -16,7 +16,7 @@ from oncegate.middleware import Rules
 
 ATS = (
     *("plain", "required", "put-only", "json", "wait", "harmless", "parsed", "form", "behind", "zip", "down", "down-pass", "off"),
-    *("observe", "short", "stop"),
+    *("observe", "short", "stop", "store"),
 )
 #: A port of loopback without a listener.
 NOBODY = "http://127.0.0.1:9"
@@ -52,6 +52,10 @@ def rules(at: str, principal: Any) -> Rules:
         "observe": {"observe": True},
         "short": {"exchange_max": "1s"},
         "stop": {"stop_when_gone": True},
+        "store": {
+            **{"store": ["2xx", "403"], "on_5xx": "store", "store_private": True},
+            **{"store_with": ["Set-Cookie"], "store_without": ["X-Secret"]},
+        },
     }
     return Rules(operation=f"vectors.{at}", principal=principal, **{**options, **more.get(at, {})})
 

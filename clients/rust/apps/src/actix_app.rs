@@ -12,9 +12,9 @@ use actix_web::middleware::{Compress, Condition};
 use actix_web::{App, HttpMessage as _, HttpRequest, HttpResponse, HttpServer, ResponseError, web};
 use bytes::Bytes;
 use futures_util::stream;
-use http::Method;
+use http::{HeaderName, Method};
 use oncegate_client::actix::Idempotency;
-use oncegate_client::middleware::FingerprintPart;
+use oncegate_client::middleware::{FingerprintPart, Meaning};
 use oncegate_client::{Client, Grant, OnUnavailable, Options, Outcome};
 use tokio::time::sleep;
 
@@ -92,9 +92,10 @@ pub(crate) async fn serve(port: u16) -> Result<(), Box<dyn std::error::Error>> {
         ("observe", layer(&client, "observe").observe()),
         ("short", layer(&client, "short").exchange_max(Duration::from_secs(1))),
         ("stop", layer(&client, "stop").stop_when_gone()),
+        ("store", stores(layer(&client, "store"))),
     ];
     let listener = TcpListener::bind(("127.0.0.1", port))?;
-    println!("lacks form behind trailers late");
+    println!("lacks form behind trailers late gone");
     println!("listening {}", listener.local_addr()?);
     let server = HttpServer::new(move || {
         let mut app = App::new().app_data(web::Data::new(runs.clone())).route("/runs", web::get().to(of_case));
@@ -106,6 +107,13 @@ pub(crate) async fn serve(port: u16) -> Result<(), Box<dyn std::error::Error>> {
     });
     server.workers(2).listen(listener)?.run().await?;
     Ok(())
+}
+
+/// Options of the place `store`.
+fn stores(layer: Idempotency) -> Idempotency {
+    let (cookie, secret) = (HeaderName::from_static("set-cookie"), HeaderName::from_static("x-secret"));
+    let layer = layer.store(["2xx", "403"]).on_5xx(Meaning::Store).store_private();
+    layer.store_with([cookie]).store_without([secret])
 }
 
 async fn of_case(runs: web::Data<Runs>, query: web::Query<Vec<(String, String)>>) -> HttpResponse {

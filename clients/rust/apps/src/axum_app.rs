@@ -12,7 +12,7 @@ use axum::routing::{any, get};
 use axum::{Json, Router};
 use futures_util::stream;
 use http_body_util::{BodyExt as _, StreamBody};
-use oncegate_client::middleware::FingerprintPart;
+use oncegate_client::middleware::{FingerprintPart, Meaning};
 use oncegate_client::tower::IdempotencyLayer;
 use oncegate_client::{Client, Grant, OnUnavailable, Options, Outcome};
 use serde_json::Value;
@@ -99,6 +99,7 @@ pub(crate) async fn serve(port: u16, extras: Extras) -> Result<(), Box<dyn std::
         ("observe", layer("observe").observe()),
         ("short", layer("short").exchange_max(Duration::from_secs(1))),
         ("stop", layer("stop").stop_when_gone()),
+        ("store", stores(layer("store"))),
     ];
     let of_case = async |State(runs): State<Runs>, uri: Uri| {
         Json(runs.of_case(uri.query().and_then(|query| query.strip_prefix("case=")).unwrap_or_default()))
@@ -114,6 +115,13 @@ pub(crate) async fn serve(port: u16, extras: Extras) -> Result<(), Box<dyn std::
     writeln!(io::stdout(), "lacks {}\nlistening {}", extras.lacks, listener.local_addr()?)?;
     axum::serve(listener, app).await?;
     Ok(())
+}
+
+/// Options of the place `store`.
+fn stores(layer: IdempotencyLayer) -> IdempotencyLayer {
+    let (cookie, secret) = (HeaderName::from_static("set-cookie"), HeaderName::from_static("x-secret"));
+    let layer = layer.store(["2xx", "403"]).on_5xx(Meaning::Store).store_private();
+    layer.store_with([cookie]).store_without([secret])
 }
 
 /// Returns the URL of a port without a listener.

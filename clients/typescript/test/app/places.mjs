@@ -34,6 +34,13 @@ export async function places(Client, principal) {
     observe: one("observe", { observe: true }),
     short: one("short", { exchangeMax: "1s" }),
     stop: one("stop", { stopWhenGone: true }),
+    store: one("store", {
+      store: ["2xx", 403],
+      on5xx: "store",
+      storePrivate: true,
+      storeWith: ["Set-Cookie"],
+      storeWithout: ["X-Secret"],
+    }),
   };
 }
 

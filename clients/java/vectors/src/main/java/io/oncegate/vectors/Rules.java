@@ -5,6 +5,7 @@ import io.oncegate.client.OncegateClient;
 import io.oncegate.client.Options;
 import io.oncegate.client.http.FingerprintPart;
 import io.oncegate.client.http.Idempotency;
+import io.oncegate.client.http.On5xx;
 import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -49,6 +50,14 @@ final class Rules {
         all.put("observe", rules(client, "observe", user).observe());
         all.put("short", rules(client, "short", user).exchangeMax(Duration.ofSeconds(1)));
         all.put("stop", rules(client, "stop", user).stopWhenGone());
+        all.put(
+                "store",
+                rules(client, "store", user)
+                        .store("2xx", "403")
+                        .on5xx(On5xx.STORE)
+                        .storePrivate()
+                        .storeWith("Set-Cookie")
+                        .storeWithout("X-Secret"));
         return all;
     }
 
