@@ -151,6 +151,10 @@ impl<Q> Idempotent<Q> {
                 settings
                     .refuse("fingerprint is empty, so every request is a repeat; name what must be equal".to_owned());
             }
+            let has = |part| settings.fingerprint.contains(&part);
+            if has(FingerprintPart::Body) && has(FingerprintPart::BodyJson) {
+                settings.refuse("fingerprint has Body and BodyJson; leave one out".to_owned());
+            }
         })
     }
 
@@ -200,19 +204,25 @@ impl<Q> Idempotent<Q> {
     }
 
     /// Sets how long a repeat waits for a request that is running. Default: not at all. A caller can ask for another time by
-    /// `Prefer: wait=`, up to 30 s.
+    /// `Prefer: wait=`, up to 20 s or this one.
     pub fn wait(self, wait: Duration) -> Self {
         self.with(|settings| settings.wait = wait)
     }
 
     /// Sets the longest body of a request with a key. Default 1 MiB. A longer one is answered 413.
     pub fn body_bytes(self, bytes: usize) -> Self {
-        self.with(|settings| settings.body_bytes = bytes)
+        self.with(|settings| {
+            settings.check_bytes("body_bytes", bytes);
+            settings.body_bytes = bytes;
+        })
     }
 
     /// Sets the longest body of a response that is stored. Default 45 KiB, which fits a result of a gateway.
     pub fn response_bytes(self, bytes: usize) -> Self {
-        self.with(|settings| settings.response_bytes = bytes)
+        self.with(|settings| {
+            settings.check_bytes("response_bytes", bytes);
+            settings.response_bytes = bytes;
+        })
     }
 
     /// Also stores these fields, which belong to one caller, such as `Set-Cookie`.
@@ -314,6 +324,12 @@ impl Settings {
     fn check(&mut self, name: &str, length: Duration) {
         if let Err(error) = written(length) {
             self.refuse(format!("{name}: {error}"));
+        }
+    }
+
+    fn check_bytes(&mut self, name: &str, bytes: usize) {
+        if bytes == 0 {
+            self.refuse(format!("{name} is 0; give a number of bytes from 1"));
         }
     }
 

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::http::{HeaderName, Method, Response, StatusCode, Uri};
 use axum::routing::any;
-use oncegate_client::middleware::Meaning;
+use oncegate_client::middleware::{FingerprintPart, Meaning};
 use oncegate_client::tower::IdempotencyLayer;
 use oncegate_client::{Client, Error, Metrics, Options};
 use serde_json::json;
@@ -19,9 +19,12 @@ use crate::shop::{Shop, account, client, key, layer, offline, post, request, sen
 
 #[test]
 fn a_wrong_option_is_found_when_the_layer_is_made() {
-    let wrong: [(&str, IdempotencyLayer); 11] = [
+    let wrong: [(&str, IdempotencyLayer); 14] = [
         ("methods", offline().methods([])),
         ("fingerprint", offline().fingerprint([])),
+        ("fingerprint", offline().fingerprint([FingerprintPart::Body, FingerprintPart::BodyJson])),
+        ("body_bytes", offline().body_bytes(0)),
+        ("response_bytes", offline().response_bytes(0)),
         ("operation", IdempotencyLayer::shared_keys(client_of_nothing(), " ")),
         ("methods", offline().methods([Method::GET])),
         ("store", offline().store(["2x"])),

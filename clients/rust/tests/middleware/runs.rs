@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -242,6 +242,23 @@ async fn work_that_fails_after_its_response_changes_nothing() {
             until("the work has ended", async || ended.load(Ordering::SeqCst)).await;
         }
     }
+}
+
+#[tokio::test]
+async fn an_outcome_that_no_gateway_takes_completes_the_response_all_the_same() {
+    let names = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&names);
+    let options = Options::default().on_event(move |event| seen.lock().expect("a test").push(event.name));
+    let gateway = MemoryGateway::new();
+    let layer = IdempotencyLayer::new(gateway.client(options), "middleware.test", account);
+    let away = gateway.clone();
+    let service = layer.settle_within(Duration::from_millis(200)).layer(service_fn(move |_: Request<RequestBody>| {
+        away.unavailable(true);
+        async { Ok::<_, Infallible>(Response::new(Body::from("done"))) }
+    }));
+    let response = service.oneshot(request("/", &[ALICE, ("idempotency-key", "k-1")], "")).await.expect("an answer");
+    assert_eq!(read(response.map(Body::new)).await.text, "done");
+    assert!(names.lock().expect("a test").contains(&"not_settled"), "{names:?}");
 }
 
 #[tokio::test]
