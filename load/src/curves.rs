@@ -65,7 +65,7 @@ pub(crate) struct Curves {
     seconds: f64,
     rounds: u64,
     curves: Vec<Curve>,
-    /// Engines that were left out, and the reasons.
+    /// Engines and points that were left out, and the reasons.
     skipped: Vec<String>,
     /// Machine and versions.
     setting: String,
@@ -91,7 +91,7 @@ struct Point {
     memory_mib: f64,
 }
 
-/// Measures the curves. Returns them, and whether all promises held.
+/// Measures the curves. Returns them, and whether all points were measured and all promises held.
 pub(crate) async fn run(extent: Extent) -> anyhow::Result<(Curves, bool)> {
     let installed = Installed::find(extent.gateway.as_deref())?;
     if installed.gateway.is_none() {
@@ -109,10 +109,19 @@ pub(crate) async fn run(extent: Extent) -> anyhow::Result<(Curves, bool)> {
             }
             let mut points = Vec::new();
             for value in axis.values().iter().copied().filter(|value| *value <= extent.most) {
-                let (point, held) = point(&extent, axis, engine, value, &installed).await?;
-                report::say(&format!("{axis}, {engine:<10} {value:>9}: {point}"));
-                is_sound &= held;
-                points.push(point);
+                match point(&extent, axis, engine, value, &installed).await {
+                    Ok((point, held)) => {
+                        report::say(&format!("{axis}, {engine:<10} {value:>9}: {point}"));
+                        is_sound &= held;
+                        points.push(point);
+                    }
+                    Err(error) => {
+                        is_sound = false;
+                        let line = format!("{value} {axis} on {engine}: {error:#}");
+                        report::say(&format!("!! LEFT OUT {line}"));
+                        skipped.push(line);
+                    }
+                }
             }
             curves.push(Curve { axis, engine, points });
         }

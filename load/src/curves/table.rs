@@ -1,6 +1,6 @@
 //! Curves as tables, one for each axis.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use super::{Axis, Curve, Curves, PER_SECOND, Point};
 
@@ -23,15 +23,14 @@ impl fmt::Display for Curves {
         )?;
         for axis in Axis::ALL {
             let curves: Vec<_> = self.curves.iter().filter(|it| it.axis == axis && !it.points.is_empty()).collect();
-            let Some(first) = curves.first() else { continue };
-            let values: String = first.points.iter().map(|point| format!(" {} |", point.value)).collect();
-            writeln!(
-                f,
-                "\n| {axis} |{values} last to first |\n| --- |{} ---: |",
-                " ---: |".repeat(first.points.len())
-            )?;
+            let values: BTreeSet<u64> = curves.iter().flat_map(|it| &it.points).map(|point| point.value).collect();
+            if values.is_empty() {
+                continue;
+            }
+            let heads: String = values.iter().map(|value| format!(" {value} |")).collect();
+            writeln!(f, "\n| {axis} |{heads} last to first |\n| --- |{} ---: |", " ---: |".repeat(values.len()))?;
             for curve in curves {
-                curve.fmt_rows(f)?;
+                curve.fmt_rows(f, &values)?;
             }
         }
         for line in &self.skipped {
@@ -42,20 +41,21 @@ impl fmt::Display for Curves {
 }
 
 impl Curve {
-    fn fmt_rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { engine, points, .. } = self;
-        row(f, &format!("{engine}: gateway, µs"), points.iter().map(|point| Some(point.gateway_us)))?;
-        if points.iter().any(|point| point.store_us.is_some()) {
-            row(f, &format!("{engine}: store, µs"), points.iter().map(|point| point.store_us))?;
+    /// Writes the rows of an engine, with a column for each of these values.
+    fn fmt_rows(&self, f: &mut fmt::Formatter<'_>, values: &BTreeSet<u64>) -> fmt::Result {
+        let mut row = |what: &str, figure: fn(&Point) -> Option<f64>| {
+            let of = |value: &u64| self.points.iter().find(|point| point.value == *value).and_then(figure);
+            let cells: String =
+                values.iter().map(|value| of(value).map_or(" – |".to_owned(), |it| format!(" {it:.1} |"))).collect();
+            let ends = self.points.first().and_then(figure).zip(self.points.last().and_then(figure));
+            let slope =
+                ends.map_or("–".to_owned(), |(first, last)| format!("{:.2}", last / first.max(f64::MIN_POSITIVE)));
+            writeln!(f, "| {}: {what} |{cells} {slope} |", self.engine)
+        };
+        row("gateway, µs", |point| Some(point.gateway_us))?;
+        if self.points.iter().any(|point| point.store_us.is_some()) {
+            row("store, µs", |point| point.store_us)?;
         }
-        row(f, &format!("{engine}: gateway, MiB"), points.iter().map(|point| Some(point.memory_mib)))
+        row("gateway, MiB", |point| Some(point.memory_mib))
     }
-}
-
-fn row(f: &mut fmt::Formatter<'_>, name: &str, figures: impl Iterator<Item = Option<f64>>) -> fmt::Result {
-    let figures: Vec<_> = figures.collect();
-    let cells: String = figures.iter().map(|it| it.map_or(" – |".to_owned(), |it| format!(" {it:.1} |"))).collect();
-    let ends = figures.first().copied().flatten().zip(figures.last().copied().flatten());
-    let slope = ends.map_or("–".to_owned(), |(first, last)| format!("{:.2}", last / first.max(f64::MIN_POSITIVE)));
-    writeln!(f, "| {name} |{cells} {slope} |")
 }

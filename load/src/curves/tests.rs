@@ -9,13 +9,17 @@ use crate::{contender::Contender, report, tests::built_gateway};
 fn a_curve_has_a_column_for_each_value_and_its_slope() {
     let point = |value, gateway_us, store_us| Point { value, gateway_us, store_us: Some(store_us), memory_mib: 40.0 };
     let points = vec![point(10, 20.0, 5.0), point(1000, 30.0, 5.0)];
-    let curves = vec![Curve { axis: Axis::Locks, engine: Contender::Redis, points }];
+    let curves = vec![
+        Curve { axis: Axis::Locks, engine: Contender::Redis, points },
+        Curve { axis: Axis::Locks, engine: Contender::Postgres, points: vec![point(10, 20.0, 5.0)] },
+    ];
     let table = Curves { seconds: 1.0, rounds: 1, curves, skipped: Vec::new(), setting: "this".into() }.to_string();
     for row in [
         "| held locks | 10 | 1000 | last to first |",
         "| redis: gateway, µs | 20.0 | 30.0 | 1.50 |",
         "| redis: store, µs | 5.0 | 5.0 | 1.00 |",
         "| redis: gateway, MiB | 40.0 | 40.0 | 1.00 |",
+        "| postgres: store, µs | 5.0 | – | 1.00 |",
     ] {
         assert!(table.contains(row), "{row}: {table}");
     }
