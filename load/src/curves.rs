@@ -64,7 +64,7 @@ pub(crate) struct Extent {
 pub(crate) struct Curves {
     seconds: f64,
     rounds: u64,
-    curves: Vec<Curve>,
+    all: Vec<Curve>,
     /// Engines and points that were left out, and the reasons.
     skipped: Vec<String>,
     /// Machine and versions.
@@ -129,7 +129,7 @@ pub(crate) async fn run(extent: Extent) -> anyhow::Result<(Curves, bool)> {
     let parent = extent.dir.clone().unwrap_or_else(env::temp_dir);
     let setting = setting::describe(&installed, &parent);
     let (seconds, rounds) = (extent.measured.as_secs_f64(), extent.rounds);
-    Ok((Curves { seconds, rounds, curves, skipped, setting }, is_sound))
+    Ok((Curves { seconds, rounds, all: curves, skipped, setting }, is_sound))
 }
 
 async fn point(
@@ -186,7 +186,7 @@ async fn once(
     let report = runner::run(plan).await?;
     drop(crowd);
     running.stop().await;
-    let us = |name: &str| Some(report.cpu.get(name)?.us_per_request / ratio(claims, 1));
+    let us = |name: &str| Some(report.cpu.get(name)?.cores * 1e6 / report.claims_per_second);
     let gateway_us = us("gateway").context("the CPU time of the gateway is missing")?;
     if !report.is_sound() {
         report::say(&format!("!! {axis} on {engine}, {value}: {report}"));
@@ -206,7 +206,7 @@ async fn prepare(axis: Axis, value: u64, target: &Arc<Target>) -> anyhow::Result
     match axis {
         Axis::Live => fill::fill(Target::clone(target), value, Some(fill::KEPT)).await?,
         Axis::Locks => {
-            each(target, value, |lock| (format!("/v1/locks/lock-{lock}/holds"), r#"{"lease":"10m"}"#.into())).await?
+            each(target, value, |lock| (format!("/v1/locks/lock-{lock}/holds"), r#"{"lease":"10m"}"#.into())).await?;
         }
         Axis::Idle => {
             let mut streams = Vec::new();

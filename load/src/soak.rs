@@ -69,7 +69,7 @@ pub(crate) struct Soaked {
     rounds: u64,
     seconds: f64,
     per_second: u64,
-    engines: Vec<Engine>,
+    engines: Vec<EngineResult>,
     /// Engines that were left out, and the reasons.
     skipped: Vec<String>,
     /// Machine and versions.
@@ -78,7 +78,7 @@ pub(crate) struct Soaked {
 
 /// Result of one engine.
 #[derive(Debug, Serialize)]
-struct Engine {
+struct EngineResult {
     engine: Contender,
     /// Requests with an answer.
     answered: u64,
@@ -120,14 +120,14 @@ pub(crate) async fn run(soak: Soak) -> anyhow::Result<(Soaked, bool)> {
         skipped,
         setting: setting::describe(&installed, &parent),
     };
-    let is_sound = soaked.engines.iter().all(Engine::is_sound);
+    let is_sound = soaked.engines.iter().all(EngineResult::is_sound);
     Ok((soaked, is_sound))
 }
 
-async fn one(soak: &Soak, engine: Contender, installed: &Installed, parent: &Path) -> anyhow::Result<Engine> {
+async fn one(soak: &Soak, engine: Contender, installed: &Installed, parent: &Path) -> anyhow::Result<EngineResult> {
     let running = Running::start(engine, false, installed, parent).await?;
-    let mut result = Engine::new(engine);
-    let mut uses = Vec::new();
+    let mut result = EngineResult::new(engine);
+    let mut rounds = Vec::new();
     for round in 0..soak.rounds {
         let fault = Fault::of_round(round);
         let plan = Plan {
@@ -161,14 +161,14 @@ async fn one(soak: &Soak, engine: Contender, installed: &Installed, parent: &Pat
             store_bytes: footprint::kept_bytes(installed, &running, engine).await?,
         };
         report::say(&format!("{engine:<10} round {} of {}, {fault:<24} {used}", round + 1, soak.rounds));
-        uses.push(used);
+        rounds.push(used);
     }
     running.stop().await;
-    result.growth = growth::judge(&uses);
+    result.growth = growth::judge(&rounds);
     Ok(result)
 }
 
-impl Engine {
+impl EngineResult {
     fn new(engine: Contender) -> Self {
         let (examples, growth) = (Vec::new(), Vec::new());
         Self { engine, answered: 0, refused: 0, held: 0, broken: 0, examples, growth }

@@ -22,13 +22,18 @@ impl fmt::Display for Curves {
             self.rounds, self.seconds, self.setting
         )?;
         for axis in Axis::ALL {
-            let curves: Vec<_> = self.curves.iter().filter(|it| it.axis == axis && !it.points.is_empty()).collect();
+            let curves: Vec<_> = self.all.iter().filter(|it| it.axis == axis && !it.points.is_empty()).collect();
             let values: BTreeSet<u64> = curves.iter().flat_map(|it| &it.points).map(|point| point.value).collect();
             if values.is_empty() {
                 continue;
             }
-            let heads: String = values.iter().map(|value| format!(" {value} |")).collect();
-            writeln!(f, "\n| {axis} |{heads} last to first |\n| --- |{} ---: |", " ---: |".repeat(values.len()))?;
+            let heads: Vec<_> = values.iter().map(|value| format!(" {value} |")).collect();
+            writeln!(
+                f,
+                "\n| {axis} |{} last to first |\n| --- |{} ---: |",
+                heads.concat(),
+                " ---: |".repeat(values.len())
+            )?;
             for curve in curves {
                 curve.fmt_rows(f, &values)?;
             }
@@ -45,12 +50,12 @@ impl Curve {
     fn fmt_rows(&self, f: &mut fmt::Formatter<'_>, values: &BTreeSet<u64>) -> fmt::Result {
         let mut row = |what: &str, figure: fn(&Point) -> Option<f64>| {
             let of = |value: &u64| self.points.iter().find(|point| point.value == *value).and_then(figure);
-            let cells: String =
+            let cells: Vec<_> =
                 values.iter().map(|value| of(value).map_or(" – |".to_owned(), |it| format!(" {it:.1} |"))).collect();
             let ends = self.points.first().and_then(figure).zip(self.points.last().and_then(figure));
             let slope =
                 ends.map_or("–".to_owned(), |(first, last)| format!("{:.2}", last / first.max(f64::MIN_POSITIVE)));
-            writeln!(f, "| {}: {what} |{cells} {slope} |", self.engine)
+            writeln!(f, "| {}: {what} |{} {slope} |", self.engine, cells.concat())
         };
         row("gateway, µs", |point| Some(point.gateway_us))?;
         if self.points.iter().any(|point| point.store_us.is_some()) {

@@ -13,7 +13,8 @@ fn a_curve_has_a_column_for_each_value_and_its_slope() {
         Curve { axis: Axis::Locks, engine: Contender::Redis, points },
         Curve { axis: Axis::Locks, engine: Contender::Postgres, points: vec![point(10, 20.0, 5.0)] },
     ];
-    let table = Curves { seconds: 1.0, rounds: 1, curves, skipped: Vec::new(), setting: "this".into() }.to_string();
+    let table =
+        Curves { seconds: 1.0, rounds: 1, all: curves, skipped: Vec::new(), setting: "this".into() }.to_string();
     for row in [
         "| held locks | 10 | 1000 | last to first |",
         "| redis: gateway, µs | 20.0 | 30.0 | 1.50 |",
@@ -41,7 +42,7 @@ async fn every_curve_is_measured_on_memory() {
         dir: None,
     };
     let (curves, held) = run(extent).await.expect("not measured");
-    assert!(held && curves.curves.len() == Axis::ALL.len(), "{curves}");
-    let last = |axis| curves.curves.iter().find(|it| it.axis == axis).and_then(|it| it.points.last()).expect("a point");
+    assert!(held && curves.all.len() == Axis::ALL.len(), "{curves}");
+    let last = |axis| curves.all.iter().find(|it| it.axis == axis).and_then(|it| it.points.last()).expect("a point");
     assert!(last(Axis::Batch).value == 100 && last(Axis::Results).value == 0, "{curves}");
 }

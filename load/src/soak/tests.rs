@@ -8,6 +8,8 @@ use crate::{contender::Contender, report, tests::built_gateway};
 
 const MIB: u64 = 1 << 20;
 
+type Leak = fn(u64) -> Usage;
+
 /// Returns what is said to grow if each round uses this.
 fn grown(use_of: impl Fn(u64) -> Usage) -> Vec<String> {
     let uses: Vec<_> = (0..12).map(use_of).collect();
@@ -20,7 +22,7 @@ fn steady() -> Usage {
 
 #[test]
 fn what_grows_with_every_round_is_named() {
-    let leaks: [(&str, fn(u64) -> Usage); 4] = [
+    let leaks: [(&str, Leak); 4] = [
         ("memory", |round| Usage { memory_bytes: (60 + 4 * round) * MIB, ..steady() }),
         ("descriptors", |round| Usage { descriptors: 40 + 4 * round, ..steady() }),
         ("threads", |round| Usage { threads: 8 + 2 * round, ..steady() }),
