@@ -115,13 +115,6 @@ pub(crate) struct CompareArgs {
     pub(crate) live: u64,
     #[command(flatten)]
     pub(crate) paths: PathArgs,
-    /// Also write the tables into this file, between its lines `<!-- measured: begin -->` and `<!-- measured: end -->`; those
-    /// of the proxied scenario between `<!-- proxied: begin -->` and `<!-- proxied: end -->`
-    #[arg(long, value_name = "FILE")]
-    pub(crate) into: Option<PathBuf>,
-    /// Also write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
 }
 
 /// Paths of what a measurement runs and writes.
@@ -133,6 +126,13 @@ pub(crate) struct PathArgs {
     /// Directory for the stores' data [default: the system's temporary directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
+    /// Also write the tables into this file, between its two lines for them, such as `<!-- locks: begin -->` and
+    /// `<!-- locks: end -->`; the comparison's are named measured, or proxied
+    #[arg(long, value_name = "FILE")]
+    pub(crate) into: Option<PathBuf>,
+    /// Also write the figures as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -154,12 +154,6 @@ pub(crate) struct CurveArgs {
     pub(crate) most: u64,
     #[command(flatten)]
     pub(crate) paths: PathArgs,
-    /// Also write the tables into this file, between its lines `<!-- curves: begin -->` and `<!-- curves: end -->`
-    #[arg(long, value_name = "FILE")]
-    pub(crate) into: Option<PathBuf>,
-    /// Also write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -178,12 +172,6 @@ pub(crate) struct SoakArgs {
     pub(crate) only: Vec<Contender>,
     #[command(flatten)]
     pub(crate) paths: PathArgs,
-    /// Also write the tables into this file, between its lines `<!-- soak: begin -->` and `<!-- soak: end -->`
-    #[arg(long, value_name = "FILE")]
-    pub(crate) into: Option<PathBuf>,
-    /// Also write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -202,11 +190,4 @@ pub(crate) struct FigureArgs {
     pub(crate) only: Vec<Contender>,
     #[command(flatten)]
     pub(crate) paths: PathArgs,
-    /// Also write the table into this file, between its lines `<!-- locks: begin -->` and `<!-- locks: end -->`, or those of
-    /// `waiting`
-    #[arg(long, value_name = "FILE")]
-    pub(crate) into: Option<PathBuf>,
-    /// Also write the figures as JSON
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
 }

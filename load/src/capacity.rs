@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::{
-    contender::Contender::{self, Disk, Memory, Postgres, Redis},
+    contender::Contender::{self, Redis},
     goals::{self, Loads},
     trial::Bench,
 };
@@ -30,7 +30,7 @@ pub(crate) struct Capacity {
 
 /// Returns the capacity of every engine that was measured.
 pub(crate) fn of(bench: &Bench, loads: Loads) -> Vec<Capacity> {
-    let each = [Memory, Disk, Redis, Postgres].into_iter().filter_map(|engine| {
+    let each = Contender::ENGINES.into_iter().filter_map(|engine| {
         let (peak, batched) = (loads.peak(engine), loads.batched(engine));
         // CPU time is counted per request, and a batch is one request.
         let each = |us: f64| 1e6 / us;

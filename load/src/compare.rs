@@ -7,7 +7,6 @@ use std::{
     time::Duration,
 };
 
-use anyhow::bail;
 use serde::Serialize;
 
 use crate::{
@@ -104,12 +103,7 @@ struct Row {
 
 /// Runs a comparison. Returns the figures, and whether every contender was measured and kept its promises.
 pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, bool)> {
-    let installed = Installed::find(comparison.gateway.as_deref())?;
-    if installed.gateway.is_none() {
-        bail!(
-            "there is no gateway to compare: build it with `cargo build --profile dist`, or name it with --gateway PATH"
-        );
-    }
+    let installed = Installed::with_gateway(comparison.gateway.as_deref())?;
     let Comparison { scenario, measured, rounds, connections, only, targets, live, dir, .. } = comparison;
     let loads = Loads { connections, live: if targets.contains(&Measurement::Live) { live } else { 0 } };
     let mut bench = Bench::new(installed, dir, measured, rounds);

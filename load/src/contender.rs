@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 
 use crate::{peers, postgres::Programs, programs::find_program, redis::Tools, scenario::Scenario, wire::Dialect};
 
@@ -72,6 +72,9 @@ impl Contender {
         Self::ProxyUnprotected,
         Self::ProxyNginx,
     ];
+
+    /// A gateway on one server or folder of each engine.
+    pub(crate) const ENGINES: [Self; 4] = [Self::Memory, Self::Disk, Self::Redis, Self::Postgres];
 
     /// Returns the protocol of its claims.
     pub(crate) fn dialect(self) -> Dialect {
@@ -144,6 +147,16 @@ pub(crate) struct Installed {
 }
 
 impl Installed {
+    /// Finds the programs as [`Self::find`] does, and requires a gateway.
+    pub(crate) fn with_gateway(gateway: Option<&Path>) -> anyhow::Result<Self> {
+        let installed = Self::find(gateway)?;
+        ensure!(
+            installed.gateway.is_some(),
+            "there is no gateway to measure: build it with `cargo build --profile dist`, or name it with --gateway PATH"
+        );
+        Ok(installed)
+    }
+
     /// Finds the programs. Without a path, the gateway is the one in the folder of this executable.
     pub(crate) fn find(gateway: Option<&Path>) -> anyhow::Result<Self> {
         let gateway = match gateway {

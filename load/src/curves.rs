@@ -6,9 +6,9 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::{env, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use futures_util::future::try_join_all;
 use serde::Serialize;
 use tokio::net::TcpStream;
@@ -22,7 +22,7 @@ use crate::{
     runner::{self, Plan},
     running::Running,
     setting,
-    trial::median,
+    trial::{Bench, median},
     wire::Dialect,
 };
 
@@ -91,76 +91,62 @@ struct Point {
     memory_mib: f64,
 }
 
-/// Measures the curves. Returns them, and whether all points were measured and all promises held.
-pub(crate) async fn run(extent: Extent) -> anyhow::Result<(Curves, bool)> {
-    let installed = Installed::find(extent.gateway.as_deref())?;
-    if installed.gateway.is_none() {
-        bail!(
-            "there is no gateway to measure: build it with `cargo build --profile dist`, or name it with --gateway PATH"
-        );
-    }
-    let axes = if extent.axes.is_empty() { Axis::ALL.to_vec() } else { extent.axes.clone() };
-    let (mut curves, mut skipped, mut is_sound) = (Vec::new(), Vec::new(), true);
-    for axis in axes {
-        for engine in axis.engines().iter().copied().filter(|it| extent.only.is_empty() || extent.only.contains(it)) {
-            if let Some(lack) = installed.lacks(engine) {
-                skipped.push(format!("{axis} on {engine}: {lack}"));
-                continue;
-            }
-            let mut points = Vec::new();
-            for value in axis.values().iter().copied().filter(|value| *value <= extent.most) {
-                match point(&extent, axis, engine, value, &installed).await {
-                    Ok((point, held)) => {
-                        report::say(&format!("{axis}, {engine:<10} {value:>9}: {point}"));
-                        is_sound &= held;
-                        points.push(point);
-                    }
-                    Err(error) => {
-                        is_sound = false;
-                        let line = format!("{value} {axis} on {engine}: {error:#}");
-                        report::say(&format!("!! LEFT OUT {line}"));
-                        skipped.push(line);
-                    }
-                }
-            }
-            curves.push(Curve { axis, engine, points });
-        }
-    }
-    let parent = extent.dir.clone().unwrap_or_else(env::temp_dir);
-    let setting = setting::describe(&installed, &parent);
-    let (seconds, rounds) = (extent.measured.as_secs_f64(), extent.rounds);
-    Ok((Curves { seconds, rounds, all: curves, skipped, setting }, is_sound))
-}
-
-async fn point(
-    extent: &Extent,
+/// Place of a point.
+#[derive(Debug, Clone, Copy)]
+struct Place {
     axis: Axis,
     engine: Contender,
     value: u64,
-    installed: &Installed,
-) -> anyhow::Result<(Point, bool)> {
-    let (mut points, mut held) = (Vec::new(), true);
-    for _ in 0..extent.rounds {
-        let (point, is_sound) = once(extent, axis, engine, value, installed).await?;
-        points.push(point);
-        held &= is_sound;
+}
+
+/// Measures the curves. Returns them, and whether all points were measured and all promises held.
+pub(crate) async fn run(extent: Extent) -> anyhow::Result<(Curves, bool)> {
+    let installed = Installed::with_gateway(extent.gateway.as_deref())?;
+    let Extent { axes, only, measured, rounds, most, dir, .. } = extent;
+    let mut bench = Bench::new(installed, dir, measured, rounds);
+    let engines = bench.engines(&Contender::ENGINES, &only)?;
+    let axes = if axes.is_empty() { Axis::ALL.to_vec() } else { axes };
+    let mut all = Vec::new();
+    for axis in axes {
+        for engine in axis.engines().iter().copied().filter(|it| engines.contains(it)) {
+            let mut points = Vec::new();
+            for value in axis.values().iter().copied().filter(|value| *value <= most) {
+                let place = Place { axis, engine, value };
+                match point(&mut bench, place).await {
+                    Ok(point) => {
+                        report::say(&format!("{place}: {point}"));
+                        points.push(point);
+                    }
+                    Err(error) => {
+                        bench.sound = false;
+                        bench.leave_out(format!("{place}: {error:#}"));
+                    }
+                }
+            }
+            all.push(Curve { axis, engine, points });
+        }
+    }
+    let setting = setting::describe(&bench.installed, &bench.parent());
+    Ok((Curves { seconds: measured.as_secs_f64(), rounds, all, skipped: bench.skipped, setting }, bench.sound))
+}
+
+/// Measures a point in each round, and returns the medians.
+async fn point(bench: &mut Bench, place: Place) -> anyhow::Result<Point> {
+    let mut points = Vec::new();
+    for _ in 0..bench.rounds {
+        points.push(once(bench, place).await?);
     }
     let of = |figure: fn(&Point) -> Option<f64>| median(points.iter().map(figure).collect::<Option<_>>()?);
     let gateway_us = of(|point| Some(point.gateway_us)).context("no round")?;
     let memory_mib = of(|point| Some(point.memory_mib)).context("no round")?;
-    Ok((Point { value, gateway_us, store_us: of(|point| point.store_us), memory_mib }, held))
+    Ok(Point { value: place.value, gateway_us, store_us: of(|point| point.store_us), memory_mib })
 }
 
 /// Measures a point with fresh processes.
-async fn once(
-    extent: &Extent,
-    axis: Axis,
-    engine: Contender,
-    value: u64,
-    installed: &Installed,
-) -> anyhow::Result<(Point, bool)> {
-    let parent = extent.dir.clone().unwrap_or_else(env::temp_dir);
-    let running = Running::start_gateways(engine, 1, &axis.settings(value), installed, &parent).await?;
+async fn once(bench: &mut Bench, place: Place) -> anyhow::Result<Point> {
+    let Place { axis, engine, value } = place;
+    let settings = axis.settings(value);
+    let running = Running::start_gateways(engine, 1, &settings, &bench.installed, &bench.parent()).await?;
     let target = Arc::clone(&running.gateways[0].api);
     let crowd = prepare(axis, value, &target).await?;
     if axis == Axis::Live {
@@ -176,7 +162,7 @@ async fn once(
         sizes: axis.sizes(value),
         pacing: Pacing::Open { per_second: (PER_SECOND / claims).max(1) },
         warm_up: Duration::from_secs(1),
-        measured: extent.measured,
+        measured: bench.measured,
         kept_after: runner::KEPT_AFTER,
         connections: CONNECTIONS,
         checks: true,
@@ -186,12 +172,19 @@ async fn once(
     let report = runner::run(plan).await?;
     drop(crowd);
     running.stop().await;
+    if !report.is_sound() {
+        bench.sound = false;
+        report::say(&format!("!! {place}: {report}"));
+    }
     let us = |name: &str| Some(report.cpu.get(name)?.cores * 1e6 / report.claims_per_second);
     let gateway_us = us("gateway").context("the CPU time of the gateway is missing")?;
-    if !report.is_sound() {
-        report::say(&format!("!! {axis} on {engine}, {value}: {report}"));
+    Ok(Point { value, gateway_us, store_us: us("store"), memory_mib })
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {} on {}", self.value, self.axis, self.engine)
     }
-    Ok((Point { value, gateway_us, store_us: us("store"), memory_mib }, report.is_sound()))
 }
 
 /// What stays while a point is measured.
@@ -232,7 +225,7 @@ async fn prepare(axis: Axis, value: u64, target: &Arc<Target>) -> anyhow::Result
     Ok(Crowd::Nobody)
 }
 
-/// Sends as many calls, each of which is to be granted.
+/// Sends this many calls, and checks that each is granted.
 async fn each(target: &Arc<Target>, count: u64, call: impl Fn(u64) -> (String, String)) -> anyhow::Result<()> {
     let call = &call;
     let callers = (0..PREPARING).map(|first| async move {
@@ -245,11 +238,4 @@ async fn each(target: &Arc<Target>, count: u64, call: impl Fn(u64) -> (String, S
         anyhow::Ok(())
     });
     try_join_all(callers).await.map(drop)
-}
-
-impl Curves {
-    /// Returns the name of their marks on a page.
-    pub(crate) fn marks() -> &'static str {
-        "curves"
-    }
 }

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::{
     client::Target,
-    contender::{Contender, Installed},
+    contender::Contender,
     fill,
     report::{self, ratio},
     running::Running,
@@ -32,13 +32,13 @@ pub(crate) struct Footprint {
     /// Bytes per claim in the store: memory of the process, files, `used_memory`, the table with its indexes.
     pub(crate) bytes_per_claim: f64,
     /// Bytes of a value in Redis without the contents, on default terms.
-    pub(crate) beside_contents_bytes: Option<u64>,
+    pub(crate) own_bytes: Option<u64>,
 }
 
 /// Measures the footprint of every engine among these contenders.
 pub(crate) async fn measure(bench: &mut Bench, contenders: &[Contender]) -> Vec<Footprint> {
     let mut footprints = Vec::new();
-    for engine in [Contender::Memory, Contender::Disk, Contender::Redis, Contender::Postgres] {
+    for engine in Contender::ENGINES {
         if !contenders.contains(&engine) {
             continue;
         }
@@ -60,32 +60,32 @@ async fn of(bench: &Bench, engine: Contender) -> anyhow::Result<Footprint> {
     let running = Running::start(engine, false, &bench.installed, &bench.parent()).await?;
     sleep(SETTLED).await;
     let idle_bytes = running.gateway()?.resident_bytes()?;
-    let before = kept_bytes(&bench.installed, &running, engine).await?;
+    let before = kept_bytes(bench, &running, engine).await?;
     let target = Target::parse(&running.url, Some(&running.credential), false)?;
     // On Redis with default terms, as the target says; all claims are made long before the first lease ends.
     let kept = (engine != Contender::Redis).then_some(fill::KEPT);
     fill::fill(target, CLAIMS, kept).await?;
-    let after = kept_bytes(&bench.installed, &running, engine).await?;
-    let beside_contents_bytes = match (engine, &bench.installed.redis_tools) {
+    let after = kept_bytes(bench, &running, engine).await?;
+    let own_bytes = match (engine, &bench.installed.redis_tools) {
         (Contender::Redis, Some(tools)) => Some(tools.value_bytes(running.port).await?),
         _ => None,
     };
     let busy_bytes = running.gateway()?.resident_bytes()?;
     running.stop().await;
     let bytes_per_claim = ratio(after.saturating_sub(before), CLAIMS);
-    Ok(Footprint { engine, idle_bytes, busy_bytes, bytes_per_claim, beside_contents_bytes })
+    Ok(Footprint { engine, idle_bytes, busy_bytes, bytes_per_claim, own_bytes })
 }
 
 /// Returns the size of the store's data, in bytes.
-pub(crate) async fn kept_bytes(installed: &Installed, running: &Running, engine: Contender) -> anyhow::Result<u64> {
+pub(crate) async fn kept_bytes(bench: &Bench, running: &Running, engine: Contender) -> anyhow::Result<u64> {
     match engine {
         Contender::Disk => Ok(files_bytes(running.dir())),
         Contender::Redis => {
-            let tools = installed.redis_tools.as_ref().context("redis-cli is not installed")?;
+            let tools = bench.installed.redis_tools.as_ref().context("redis-cli is not installed")?;
             tools.used_memory(running.port).await
         }
         Contender::Postgres => {
-            let programs = installed.postgres.as_ref().context("PostgreSQL is not installed")?;
+            let programs = bench.installed.postgres.as_ref().context("PostgreSQL is not installed")?;
             programs.table_bytes(running.port).await
         }
         _ => running.gateway()?.resident_bytes(),
@@ -116,9 +116,9 @@ impl fmt::Display for Footprints<'_> {
         )?;
         writeln!(f, "| --- | ---: | ---: | ---: | ---: |")?;
         for it in self.0 {
-            let beside = it.beside_contents_bytes.map_or("–".to_owned(), |bytes| bytes.to_string());
+            let without = it.own_bytes.map_or("–".to_owned(), |bytes| bytes.to_string());
             let (idle, busy) = (ratio(it.idle_bytes, MIB), ratio(it.busy_bytes, MIB));
-            writeln!(f, "| {} | {:.0} | {beside} | {idle:.1} MiB | {busy:.1} MiB |", it.engine, it.bytes_per_claim)?;
+            writeln!(f, "| {} | {:.0} | {without} | {idle:.1} MiB | {busy:.1} MiB |", it.engine, it.bytes_per_claim)?;
         }
         Ok(())
     }

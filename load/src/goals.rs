@@ -117,7 +117,7 @@ pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<
             over(bench.median(&loads.in_use(contender), claims_per_second), peak(contender))
         }
     };
-    let beside = footprints.iter().find_map(|it| it.beside_contents_bytes).map(|bytes| ratio(bytes, 1));
+    let own = footprints.iter().find_map(|it| it.own_bytes).map(|bytes| ratio(bytes, 1));
     let idle_mib = footprints.iter().map(|it| ratio(it.idle_bytes, 1 << 20)).max_by(f64::total_cmp);
     let live =
         if loads.live == 0 { "millions of live claims".to_owned() } else { format!("{} live claims", loads.live) };
@@ -156,7 +156,7 @@ pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<
         ),
         at_least(&format!("claims/s with {live}, to none, memory"), in_use(Memory), 0.9),
         at_least(&format!("claims/s with {live}, to none, disk"), in_use(Disk), 0.9),
-        at_most("bytes of a value in Redis beside key and contents", beside, 64.0),
+        at_most("bytes of a value in Redis, without its contents", own, 64.0),
     ];
     for scenario in [Scenario::Storm, Scenario::LargeStorm, Scenario::RunningStorm] {
         let suffix = scenario.suffix();
@@ -168,7 +168,7 @@ pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<
         let cpu = over(at(Redis, rate, gateway_us), at(Noop, rate, gateway_us));
         goals.push(at_most(&format!("gateway CPU per claim on Redis at {rate}/s, to the no-op handler's"), cpu, 1.3));
     }
-    for engine in [Memory, Disk, Redis, Postgres] {
+    for engine in Contender::ENGINES {
         goals.push(at_most(&format!("mean answer at half of peak, {engine}, in ms"), mean_ms(engine), 2.0));
     }
     goals.push(at_most("resident memory of an idle gateway, in MiB", idle_mib, 30.0));

@@ -15,7 +15,6 @@ mod uncontended;
 
 use std::{fmt, path::PathBuf, time::Duration};
 
-use anyhow::bail;
 use serde::Serialize;
 
 use crate::{
@@ -77,24 +76,10 @@ pub(crate) struct Figures {
 
 /// Measures a subject. Returns the figures, and whether all installed contenders were measured.
 pub(crate) async fn run(extent: Extent) -> anyhow::Result<(Figures, bool)> {
-    let installed = Installed::find(extent.gateway.as_deref())?;
-    if installed.gateway.is_none() {
-        bail!(
-            "there is no gateway to measure: build it with `cargo build --profile dist`, or name it with --gateway PATH"
-        );
-    }
-    if let Some(other) = extent.only.iter().find(|it| !ENGINES.contains(it)) {
-        bail!("there are no figures of {other}: --only takes memory, redis and postgres");
-    }
+    let installed = Installed::with_gateway(extent.gateway.as_deref())?;
     let Extent { subject, only, measured, rounds, callers, wait, dir, .. } = extent;
     let mut bench = Bench::new(installed, dir, measured, rounds);
-    let mut engines = Vec::new();
-    for engine in ENGINES.into_iter().filter(|it| only.is_empty() || only.contains(it)) {
-        match bench.installed.lacks(engine) {
-            Some(lack) => bench.leave_out(format!("{engine}: {lack}")),
-            None => engines.push(engine),
-        }
-    }
+    let engines = bench.engines(&ENGINES, &only)?;
     let mut taken = Taken::default();
     match subject {
         Subject::Locks => locks(&mut bench, &engines, &mut taken, callers, wait).await,

@@ -42,21 +42,21 @@ mod trial;
 mod upstream;
 mod wire;
 
-use std::{process::ExitCode, time::Duration};
+use std::{fmt::Display, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context as _;
 use clap::Parser as _;
+use serde::Serialize;
 
 use crate::{
-    arguments::{Cli, Command, CompareArgs, CurveArgs, FigureArgs, RunArgs, SoakArgs},
+    arguments::{Cli, Command, CompareArgs, CurveArgs, FigureArgs, PathArgs, RunArgs, SoakArgs},
     client::Target,
     compare::Comparison,
-    curves::Curves,
     locks::{Extent, LONGEST_WAIT, Subject},
     pace::Pacing,
     runner::Plan,
     sizes::Sizes,
-    soak::{Soak, Soaked},
+    soak::Soak,
     wire::Dialect,
 };
 
@@ -135,6 +135,7 @@ async fn run(args: RunArgs) -> anyhow::Result<bool> {
 }
 
 async fn compare(args: CompareArgs) -> anyhow::Result<bool> {
+    let PathArgs { gateway, dir, into, json } = args.paths;
     let comparison = Comparison {
         scenario: args.scenario,
         measured: Duration::from_secs(args.seconds),
@@ -143,62 +144,47 @@ async fn compare(args: CompareArgs) -> anyhow::Result<bool> {
         only: args.only,
         targets: args.targets,
         live: args.live,
-        gateway: args.paths.gateway,
-        dir: args.paths.dir,
+        gateway,
+        dir,
     };
     let (compared, sound) = compare::run(comparison).await?;
-    report::show(&compared.to_string())?;
-    if let Some(path) = &args.json {
-        report::write_json(path, &compared)?;
-    }
-    if let Some(path) = &args.into {
-        report::write_between(path, compared.marks(), &compared.to_string())?;
-    }
+    publish(&compared, compared.marks(), into, json)?;
     Ok(sound)
 }
 
 async fn curves(args: CurveArgs) -> anyhow::Result<bool> {
+    let PathArgs { gateway, dir, into, json } = args.paths;
     let extent = curves::Extent {
         axes: args.of,
         only: args.only,
         measured: Duration::from_secs(args.seconds),
         rounds: args.rounds,
         most: args.most,
-        gateway: args.paths.gateway,
-        dir: args.paths.dir,
+        gateway,
+        dir,
     };
     let (curves, is_sound) = curves::run(extent).await?;
-    report::show(&curves.to_string())?;
-    if let Some(path) = &args.json {
-        report::write_json(path, &curves)?;
-    }
-    if let Some(path) = &args.into {
-        report::write_between(path, Curves::marks(), &curves.to_string())?;
-    }
+    publish(&curves, "curves", into, json)?;
     Ok(is_sound)
 }
 
 async fn soak(args: SoakArgs) -> anyhow::Result<bool> {
+    let PathArgs { gateway, dir, into, json } = args.paths;
     let soak = Soak {
         only: args.only,
         rounds: args.rounds,
         measured: Duration::from_secs(args.seconds),
         per_second: args.rate,
-        gateway: args.paths.gateway,
-        dir: args.paths.dir,
+        gateway,
+        dir,
     };
     let (soaked, is_sound) = soak::run(soak).await?;
-    report::show(&soaked.to_string())?;
-    if let Some(path) = &args.json {
-        report::write_json(path, &soaked)?;
-    }
-    if let Some(path) = &args.into {
-        report::write_between(path, Soaked::marks(), &soaked.to_string())?;
-    }
+    publish(&soaked, "soak", into, json)?;
     Ok(is_sound)
 }
 
 async fn figures(subject: Subject, args: FigureArgs) -> anyhow::Result<bool> {
+    let PathArgs { gateway, dir, into, json } = args.paths;
     let extent = Extent {
         subject,
         only: args.only,
@@ -206,18 +192,30 @@ async fn figures(subject: Subject, args: FigureArgs) -> anyhow::Result<bool> {
         rounds: args.rounds,
         callers: usize::try_from(args.callers)?,
         wait: LONGEST_WAIT,
-        gateway: args.paths.gateway,
-        dir: args.paths.dir,
+        gateway,
+        dir,
     };
     let (figures, sound) = locks::run(extent).await?;
-    report::show(&figures.to_string())?;
-    if let Some(path) = &args.json {
-        report::write_json(path, &figures)?;
-    }
-    if let Some(path) = &args.into {
-        report::write_between(path, figures.marks(), &figures.to_string())?;
-    }
+    publish(&figures, figures.marks(), into, json)?;
     Ok(sound)
+}
+
+/// Shows the figures, and writes them into the files that were named, if any. The marks are the name of their lines on a page.
+fn publish(
+    figures: &(impl Display + Serialize),
+    marks: &str,
+    into: Option<PathBuf>,
+    json: Option<PathBuf>,
+) -> anyhow::Result<()> {
+    let text = figures.to_string();
+    report::show(&text)?;
+    if let Some(path) = json {
+        report::write_json(&path, figures)?;
+    }
+    if let Some(path) = into {
+        report::write_between(&path, marks, &text)?;
+    }
+    Ok(())
 }
 
 /// Waits for SIGINT or SIGTERM.

@@ -50,6 +50,8 @@ pub(crate) struct Report {
     pub(crate) latencies: BTreeMap<&'static str, Latency>,
     /// By step and answer.
     pub(crate) answers: BTreeMap<String, u64>,
+    /// Requests that were refused for now, or had no answer.
+    pub(crate) refused: u64,
     pub(crate) cpu: BTreeMap<String, Cpu>,
     /// Cores busy with other work than these processes: the kernel, and other programs.
     pub(crate) other_cores: Option<f64>,
@@ -101,6 +103,7 @@ impl Report {
             claims_per_second: ratio(measured.claims, 1) / seconds,
             latencies: recorded.latencies.iter().map(|(step, it)| (*step, Latency::of(it))).collect(),
             answers: recorded.answers.iter().map(|((step, label), n)| (format!("{step}: {label}"), *n)).collect(),
+            refused: recorded.answers.iter().filter(|((_, label), _)| !label.is_answer()).map(|(_, n)| n).sum(),
             cpu: cpu_us.into_iter().map(|(name, us)| (name, cpu(us))).collect(),
             other_cores: Some((ratio(measured.machine_us, 1) - ratio(ours_us, 1)) / 1e6 / seconds),
             busy_share: thread::available_parallelism()
@@ -131,6 +134,7 @@ impl Report {
             claims_per_second,
             latencies: BTreeMap::new(),
             answers: BTreeMap::new(),
+            refused: 0,
             cpu: BTreeMap::from([("store".to_owned(), store)]),
             other_cores: None,
             busy_share: None,

@@ -6,13 +6,9 @@ mod growth;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    env, fmt,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fmt, path::PathBuf, time::Duration};
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use futures_util::future::join;
 use serde::Serialize;
 use tokio::time::sleep;
@@ -27,19 +23,17 @@ use crate::{
     scenario::Scenario,
     setting,
     sizes::Sizes,
+    trial::Bench,
     wire::Dialect,
 };
 
 use self::fault::Fault;
 use self::growth::{Growth, Usage};
 
-/// Engines that are soaked.
-const ENGINES: [Contender; 4] = [Contender::Memory, Contender::Disk, Contender::Redis, Contender::Postgres];
-
 /// Fewest rounds: growth is judged between the second and the last third.
 pub(crate) const ROUNDS_MIN: u64 = 6;
 
-/// Time after a round for which its claims last: for its checks, and no longer, since the store is to be in balance soon.
+/// Time after a round for which its claims last. Its checks take less, and the store soon holds as many claims as end.
 const KEPT_AFTER: Duration = Duration::from_secs(30);
 
 /// Time for which gateway and store rest before their use is read.
@@ -92,43 +86,36 @@ struct EngineResult {
     growth: Vec<Growth>,
 }
 
-/// Soaks each engine in turn. Returns the results, and whether all promises held and nothing has grown.
+/// Measures each engine in turn. Returns the results, and whether all were measured, kept their promises and did not grow.
 pub(crate) async fn run(soak: Soak) -> anyhow::Result<(Soaked, bool)> {
-    let installed = Installed::find(soak.gateway.as_deref())?;
-    if installed.gateway.is_none() {
-        bail!(
-            "there is no gateway to soak: build it with `cargo build --profile dist`, or name it with --gateway PATH"
-        );
-    }
-    if let Some(other) = soak.only.iter().find(|it| !ENGINES.contains(it)) {
-        bail!("{other} cannot be soaked: --only takes memory, disk, redis and postgres");
-    }
-    ensure!(soak.rounds >= ROUNDS_MIN, "growth cannot be judged in fewer than {ROUNDS_MIN} rounds");
-    let parent = soak.dir.clone().unwrap_or_else(env::temp_dir);
-    let (mut engines, mut skipped) = (Vec::new(), Vec::new());
-    for engine in ENGINES.into_iter().filter(|it| soak.only.is_empty() || soak.only.contains(it)) {
-        match installed.lacks(engine) {
-            Some(lack) => skipped.push(format!("{engine}: {lack}")),
-            None => engines.push(one(&soak, engine, &installed, &parent).await?),
+    let installed = Installed::with_gateway(soak.gateway.as_deref())?;
+    let Soak { only, rounds, measured, per_second, dir, .. } = soak;
+    ensure!(rounds >= ROUNDS_MIN, "growth cannot be judged in fewer than {ROUNDS_MIN} rounds");
+    let mut bench = Bench::new(installed, dir, measured, rounds);
+    let mut engines = Vec::new();
+    for engine in bench.engines(&Contender::ENGINES, &only)? {
+        match one(&bench, engine, per_second).await {
+            Ok(result) => {
+                bench.sound &= result.is_sound();
+                engines.push(result);
+            }
+            Err(error) => {
+                bench.sound = false;
+                bench.leave_out(format!("{engine}: {error:#}"));
+            }
         }
     }
-    let soaked = Soaked {
-        rounds: soak.rounds,
-        seconds: soak.measured.as_secs_f64(),
-        per_second: soak.per_second,
-        engines,
-        skipped,
-        setting: setting::describe(&installed, &parent),
-    };
-    let is_sound = soaked.engines.iter().all(EngineResult::is_sound);
-    Ok((soaked, is_sound))
+    let setting = setting::describe(&bench.installed, &bench.parent());
+    let soaked =
+        Soaked { rounds, seconds: measured.as_secs_f64(), per_second, engines, skipped: bench.skipped, setting };
+    Ok((soaked, bench.sound))
 }
 
-async fn one(soak: &Soak, engine: Contender, installed: &Installed, parent: &Path) -> anyhow::Result<EngineResult> {
-    let running = Running::start(engine, false, installed, parent).await?;
+async fn one(bench: &Bench, engine: Contender, per_second: u64) -> anyhow::Result<EngineResult> {
+    let running = Running::start(engine, false, &bench.installed, &bench.parent()).await?;
     let mut result = EngineResult::new(engine);
     let mut rounds = Vec::new();
-    for round in 0..soak.rounds {
+    for round in 0..bench.rounds {
         let fault = Fault::of_round(round);
         let plan = Plan {
             target: running.target()?,
@@ -136,9 +123,9 @@ async fn one(soak: &Soak, engine: Contender, installed: &Installed, parent: &Pat
             dialect: Dialect::Gateway,
             scenario: Scenario::Mixed,
             sizes: Sizes::of(Scenario::Mixed),
-            pacing: Pacing::Open { per_second: soak.per_second },
+            pacing: Pacing::Open { per_second },
             warm_up: Duration::ZERO,
-            measured: soak.measured,
+            measured: bench.measured,
             kept_after: KEPT_AFTER,
             connections: CONNECTIONS,
             checks: true,
@@ -146,7 +133,7 @@ async fn one(soak: &Soak, engine: Contender, installed: &Installed, parent: &Pat
             progress: false,
         };
         let fault_happens = async {
-            sleep(soak.measured / 3).await;
+            sleep(bench.measured / 3).await;
             fault.happen(&running).await
         };
         let (report, happened) = join(runner::run(plan), fault_happens).await;
@@ -158,9 +145,9 @@ async fn one(soak: &Soak, engine: Contender, installed: &Installed, parent: &Pat
             memory_bytes: gateway.resident_bytes()?,
             descriptors: gateway.descriptors()?,
             threads: gateway.threads()?,
-            store_bytes: footprint::kept_bytes(installed, &running, engine).await?,
+            store_bytes: footprint::kept_bytes(bench, &running, engine).await?,
         };
-        report::say(&format!("{engine:<10} round {} of {}, {fault:<24} {used}", round + 1, soak.rounds));
+        report::say(&format!("{engine:<10} round {} of {}, {fault:<24} {used}", round + 1, bench.rounds));
         rounds.push(used);
     }
     running.stop().await;
@@ -176,10 +163,8 @@ impl EngineResult {
 
     /// Adds the results of a round.
     fn add(&mut self, round: &Report) {
-        for (answer, count) in &round.answers {
-            let is_answer = ["200", "201", "409"].iter().any(|status| answer.ends_with(status));
-            *(if is_answer { &mut self.answered } else { &mut self.refused }) += count;
-        }
+        self.answered += round.answers.values().sum::<u64>() - round.refused;
+        self.refused += round.refused;
         self.held += round.checks.held;
         self.broken += round.checks.broken;
         self.examples.extend(round.checks.examples.iter().cloned());
@@ -188,13 +173,6 @@ impl EngineResult {
 
     fn is_sound(&self) -> bool {
         self.broken == 0 && !self.growth.iter().any(Growth::is_too_much)
-    }
-}
-
-impl Soaked {
-    /// Returns the name of its marks on a page.
-    pub(crate) fn marks() -> &'static str {
-        "soak"
     }
 }
 

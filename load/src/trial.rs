@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, env, path::PathBuf, time::Duration};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use futures_util::future::join;
 use serde::Serialize;
 use tokio::time::sleep;
@@ -88,6 +88,22 @@ impl Bench {
             }
         }
         Ok(())
+    }
+
+    /// Returns the engines to measure: those of `only`, or all of these, without any that is not installed.
+    pub(crate) fn engines(&mut self, all: &[Contender], only: &[Contender]) -> anyhow::Result<Vec<Contender>> {
+        if let Some(other) = only.iter().find(|it| !all.contains(it)) {
+            let names: Vec<_> = all.iter().map(ToString::to_string).collect();
+            bail!("there are no figures of {other}: --only takes {}", names.join(", "));
+        }
+        let mut engines = Vec::new();
+        for engine in all.iter().copied().filter(|it| only.is_empty() || only.contains(it)) {
+            match self.installed.lacks(engine) {
+                Some(lack) => self.leave_out(format!("{engine}: {lack}")),
+                None => engines.push(engine),
+            }
+        }
+        Ok(engines)
     }
 
     pub(crate) fn leave_out(&mut self, line: String) {

@@ -239,16 +239,14 @@ pub(crate) struct BatchReply<'a> {
 mod tests {
     use super::*;
 
+    fn terms_of_run_r() -> Terms {
+        Terms { run: "r".into(), ..Terms::new("default", "load", Some("1m")) }
+    }
+
     #[test]
     fn the_global_id_matches_the_contract() {
         // printf 'default\nload\n{"order":"r-7"}' | md5sum
-        let terms = Terms {
-            app: "default".into(),
-            operation: "load".into(),
-            operations: 1,
-            run: "r".into(),
-            kept: Some("1m".into()),
-        };
+        let terms = terms_of_run_r();
         assert_eq!(terms.global_id(7), "68f3f8b82dbebd5c8a979e59f3bc10c6");
         assert!(terms.is_global_id(7, "68f3f8b82dbebd5c8a979e59f3bc10c6"));
         assert!(!terms.is_global_id(8, "68f3f8b82dbebd5c8a979e59f3bc10c6"));
@@ -277,13 +275,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_json() {
-        let terms = Terms {
-            app: "default".into(),
-            operation: "load".into(),
-            operations: 1,
-            run: "r".into(),
-            kept: Some("1m".into()),
-        };
+        let terms = terms_of_run_r();
         let body: Value = serde_json::from_str(&terms.batch(&[1, 2])).expect("not JSON");
         assert_eq!(body["items"][1]["contents"]["order"], "r-2");
     }

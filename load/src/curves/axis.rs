@@ -5,7 +5,7 @@ use std::{fmt, fmt::Write as _};
 use serde::Serialize;
 
 use crate::{
-    contender::Contender::{self, Disk, Memory, Postgres, Redis},
+    contender::Contender::{self, Memory, Postgres, Redis},
     scenario::Scenario,
     sizes::Sizes,
 };
@@ -39,7 +39,7 @@ impl Axis {
     /// Returns the engines that are measured.
     pub(super) fn engines(self) -> &'static [Contender] {
         match self {
-            Self::Live | Self::Results | Self::Batch => &[Memory, Disk, Redis, Postgres],
+            Self::Live | Self::Results | Self::Batch => &Contender::ENGINES,
             Self::Locks => &[Memory, Redis, Postgres],
             // The store has no part in these.
             Self::Apps | Self::Operations | Self::Idle | Self::Waiting => &[Memory],

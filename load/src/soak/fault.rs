@@ -1,4 +1,4 @@
-//! Faults of a long run. Each ends by itself, and leaves nothing that a gateway would have to keep.
+//! Faults of a long run. Each ends by itself, and must leave the memory and the descriptors of a gateway as they were.
 
 use std::{fmt, sync::Arc, time::Duration};
 
