@@ -9,7 +9,7 @@ CARGO ?= cargo
 # On CI the lock file is law.
 LOCKED := $(if $(CI),--locked)
 
-.PHONY: help test test-coordination faults-cluster faults-proxy faults-times test-generated test-console console-screenshots test-clients test-brokers measure-brokers test-newer-redis test-upgrade test-deps test-deploy test-balancers mutants fuzz bench measure-waiting measure-locks measure-curves soak bench-record demo fmt lint docs
+.PHONY: help test simulation test-coordination faults-cluster faults-proxy faults-times test-generated test-console console-screenshots test-clients test-brokers measure-brokers test-newer-redis test-upgrade test-deps test-deploy test-balancers mutants fuzz bench measure-waiting measure-locks measure-curves soak bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +19,10 @@ test: test-deps ## install what the tests need, then run all of them: generated 
 	@# The gateway as the tests have compiled it: a build of the program alone would have other features.
 	@ONCEGATE_BIN="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug/oncegate" scripts/test-clients vectors
 	@ONCEGATE_BIN="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/debug/oncegate" tests/console/run sample
+
+# SIMULATION="promises_hold_from_new_seeds --ignored" searches longer.
+simulation: ## simulate gateways, stores and callers under every fault, from fixed seeds
+	@CARGO_INCREMENTAL=0 $(CARGO) test --workspace --all-features $(LOCKED) --config .cargo/as-released.toml --test simulation -- $(SIMULATION)
 
 test-generated: test-deps ## lint the OpenAPI documents; generate clients, compile them and use them against a gateway; send it what the documents call valid
 	@tests/generated/run
@@ -93,12 +97,8 @@ fuzz: ## look for bytes that have not the properties of the fuzzing modules; nee
 		$(CARGO) +nightly fuzz run --sanitizer none "$$target" "fuzz/corpus/$$target" "fuzz/seeds/$$target" -- -runs=$(RUNS) -max_len=4096 -print_final_stats=1; \
 	done
 
-# Our own code as in a release, on what the tests have compiled already: a release of everything takes minutes, to learn
-# the same. The features are the tests' too, or it would all be compiled once more; and incremental builds count otherwise.
-# Crates whose code no piece runs stay unoptimised, which takes less time to compile.
-INSTRUCTIONS := CARGO_INCREMENTAL=0 $(CARGO) bench --quiet --workspace --bench instructions $(LOCKED) --profile dev \
-	$(foreach package,oncegate oncegate-api oncegate-core oncegate-driver oncegate-gateway oncegate-outage oncegate-redis oncegate-telemetry oncegate-transport oncegate-web,$(addprefix \
-	--config profile.dev.package.$(package).,opt-level=3 debug=false debug-assertions=false overflow-checks=false))
+# The features are the tests', or it would all be compiled once more; and incremental builds count otherwise.
+INSTRUCTIONS := CARGO_INCREMENTAL=0 $(CARGO) bench --quiet --workspace --bench instructions $(LOCKED) --profile dev --config .cargo/as-released.toml
 
 bench: test-deps ## count the instructions and system calls of a call's pieces, and fail where they take more than is recorded
 	@$(INSTRUCTIONS)
