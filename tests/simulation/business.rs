@@ -138,8 +138,8 @@ fn terms(lease_ms: u64, retention_secs: Option<u64>, unknown_secs: u64, on_lease
 /// Creates an app, with or without its policies.
 fn app(key: &str, operations: &[(&str, Terms, u64, Policies)], chosen: bool) -> (Arc<App>, Vec<Operation>) {
     let own = |(name, terms, deadline_ms, policies): &(&str, Terms, u64, Policies)| {
-        // Different from the deadline of deliveries, which are recognised by it.
-        let deadline = Duration::from_millis(*deadline_ms + u64::from(chosen));
+        // No part of it equals the deadline of a delivery: deliveries are recognised by theirs.
+        let deadline = Duration::from_millis(*deadline_ms + u64::from(chosen)) + Duration::from_micros(7);
         let (claim_on_outage, outcome_on_outage) = if chosen { *policies } else { Policies::default() };
         let own = OperationTerms {
             terms: *terms,

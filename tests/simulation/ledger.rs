@@ -9,7 +9,7 @@ use oncegate_core::claim::ClaimResponse;
 use oncegate_core::outage::grants::GRANTS_MAX;
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::ClaimState;
-use oncegate_core::suspect::Suspect;
+use oncegate_core::suspect::{MaskedAttempt, Suspect};
 use oncegate_core::terms::ClaimOnOutage;
 
 use crate::clock::micros;
@@ -179,7 +179,7 @@ impl Ledger {
             let by_policy_here = other.policy.is_some() && other.by.gateway == process.gateway;
             let lasts = other.until.real > now.real && other.until.store > now.store;
             let ends = other.over.is_some() || other.superseded || other.lost;
-            by_policy_here && other.at <= started && lasts && !ends && other.name.nonce != given.name.nonce
+            by_policy_here && other.at < started && lasts && !ends && other.name.nonce != given.name.nonce
         };
         let undelivered = self.given.iter().find(is_undelivered).filter(|_| given.policy.is_none());
         ensure(undelivered.is_none(), "S1", || format!("the store grants {given:?} beside {undelivered:?}"))?;
@@ -415,10 +415,14 @@ impl Ledger {
         let degraded: Vec<_> = self.given.iter().filter(|given| given.policy.is_some()).collect();
         let nonce = |hash| self.hashes.iter().find(|(own, _)| *own == hash).map(|(_, nonce)| *nonce);
         let pair = |overlap: &Suspect| Some([nonce(overlap.ours.hash)?, nonce(overlap.theirs?.hash)?]);
+        let name = |attempt: MaskedAttempt| {
+            nonce(attempt.hash).map(|nonce| Name { timestamp: attempt.timestamp.as_micros(), nonce })
+        };
         for (gateway, overlap) in overlaps {
-            let Some(both) = pair(overlap) else { continue };
-            let grants = both.map(|nonce| {
-                let mut own = degraded.iter().filter(|given| given.name.nonce == nonce);
+            let grants = [Some(overlap.ours), overlap.theirs].map(|attempt| {
+                // The same nonce may be granted under other attempts, elsewhere or by the store.
+                let name = attempt.and_then(name)?;
+                let mut own = degraded.iter().filter(|given| given.name == name);
                 own.next().filter(|first| first.by.gateway == *gateway && own.next().is_none())
             });
             // After a failure in its journal a gateway may grant the key again.

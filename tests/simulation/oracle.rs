@@ -9,7 +9,7 @@ use oncegate_core::claim::{
 };
 use oncegate_core::engine::EngineError;
 use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::record::ClaimState;
+use oncegate_core::record::{ClaimState, Key};
 use oncegate_core::terms::ClaimOnOutage;
 use oncegate_gateway::claim::{ClaimAnswer, Granted};
 use oncegate_gateway::outcome::Reported;
@@ -19,11 +19,12 @@ use crate::clock::micros;
 use crate::engine_call::{EngineCall, Executed, Holder, StoreAnswer, Timed, outcome_name};
 use crate::ledger::{Choice, Given, Instants, Process, Request};
 use crate::reference::{Broken, ensure};
+use crate::switches::Switches;
 use crate::trace::{Event, Name, Place};
 use crate::world::{Kind, Known, World};
 
 /// Tolerance for a timer with a resolution of milliseconds.
-const TIMER_GRAIN: Duration = Duration::from_millis(5);
+const TIMER_GRAIN: Duration = Duration::from_millis(10);
 
 /// Longer than a world lasts.
 const FOREVER: Duration = Duration::from_hours(1_000_000);
@@ -61,6 +62,8 @@ impl Call {
 pub(crate) struct Open {
     started: Duration,
     key: u32,
+    /// The same call was made before, and its result was unknown: the gateway may still be busy with it.
+    repeats_unknown: bool,
     tries: Vec<Try>,
 }
 
@@ -77,6 +80,16 @@ impl Open {
     fn holder(&self) -> Option<Holder> {
         let holder = |own: &Try| if let Try::Answered { holder, .. } = own { Some(*holder) } else { None };
         self.tries.iter().rev().find_map(holder)
+    }
+
+    /// Returns whether the store that answered at this time is the one that the chain uses. A gateway that cannot know of a switch
+    /// continues with the other one, whose claims exclude nothing.
+    fn is_of_store_in_use(&self, answered_at: Duration, switches: &Switches) -> bool {
+        let answered = |own: &Try| match own {
+            Try::Answered { at, store, .. } => (*at == answered_at).then_some(*store),
+            Try::Uncertain | Try::Refused => None,
+        };
+        self.tries.iter().find_map(answered).is_none_or(|store| switches.is_in_use(store))
     }
 
     /// Returns the store that granted the attempt of this name, and the time.
@@ -142,6 +155,8 @@ impl Try {
 /// One try of a call, for the network that makes it.
 pub(crate) struct Trial {
     call: (u16, &'static str, Name),
+    /// Start of that call: a caller may make the same call again while a try of the first is still under way.
+    started: Option<Duration>,
     place: Option<usize>,
 }
 
@@ -269,7 +284,7 @@ impl World {
                 may.and_then(|()| if request.is_delivery() { ledger.may_deliver(gateway, request) } else { Ok(()) });
             self.check_known(known, number, may);
         }
-        Trial { call, place }
+        Trial { call, started, place }
     }
 
     /// Records a failed try.
@@ -288,7 +303,11 @@ impl World {
             known.of(number).ledger.record_holder(trial.call.0, &answer);
         }
         let Executed { store_now, at, store, holder, .. } = *executed;
-        if let (Kind::GrantFreeze | Kind::Failover, Some(found)) = (self.kind, Q::found(&executed.answer)) {
+        let found = Q::found(&executed.answer);
+        if let Some(found) = &found {
+            self.look_up(trial.call.0, request.key(), Name::of(&found.record.attempt));
+        }
+        if let (Kind::GrantFreeze | Kind::Failover, Some(found)) = (self.kind, found) {
             let known = &mut *self.known();
             let number = known.number(request.key());
             let is_claim =
@@ -301,13 +320,27 @@ impl World {
         self.conclude(trial, Try::Answered { answer, store_now, at, store, holder });
     }
 
+    /// Records the attempt that a gateway has found at a key. It may hold the claim since the gateway's other calls met their own try,
+    /// which they then need not recognise.
+    fn look_up(&self, gateway: u16, key: &Key, found: Name) {
+        let known = &mut *self.known();
+        let number = known.number(key);
+        let calls = known
+            .open
+            .iter_mut()
+            .filter(|((to, _, name), open)| *to == gateway && open.key == number && name.nonce != found.nonce);
+        for own in calls.flat_map(|(_, open)| &mut open.tries) {
+            if let Try::Answered { holder: holder @ Holder::DegradedSameNonce, .. } = own {
+                *holder = Holder::Another;
+            }
+        }
+    }
+
     fn conclude(&self, trial: &Trial, became: Try) {
         let known = &mut *self.known();
-        if let (Some(place), Some(open)) = (trial.place, known.open.get_mut(&trial.call)) {
-            // A new call of the same name may have fewer tries.
-            if let Some(own) = open.tries.get_mut(place) {
-                *own = became;
-            }
+        let open = known.open.get_mut(&trial.call).filter(|open| Some(open.started) == trial.started);
+        if let Some(own) = trial.place.zip(open).and_then(|(place, open)| open.tries.get_mut(place)) {
+            *own = became;
         }
     }
 }
@@ -330,7 +363,9 @@ impl World {
             if known.open.contains_key(&(gateway, kind, name)) {
                 return None;
             }
-            known.open.insert((gateway, kind, name), Open { started, key, ..Open::default() });
+            let call = (gateway, kind, name);
+            let repeats_unknown = known.left_unknown.contains(&call);
+            known.open.insert(call, Open { started, key, repeats_unknown, ..Open::default() });
             let event = Event {
                 place: Place::Caller(caller),
                 key,
@@ -438,6 +473,8 @@ impl World {
                 if degraded.is_none() {
                     check_settled(known, call, &open, outcome, settled)?;
                     let is_refused = matches!(settled, OutcomeResponse::Superseded { .. });
+                    // With its data the store loses the record by which a gateway recognises the try.
+                    let is_refused = is_refused && known.of(call.key).losses == call.losses;
                     ensure(!is_refused || open.holder() != Some(Holder::DegradedSameNonce), "nonce", || {
                         format!("{:?} finds its own try, and is answered {settled:?}", call.name)
                     })?;
@@ -582,6 +619,9 @@ impl World {
             *known.tally.entry((call.kind, answer)).or_default() += 1;
             if let Some(failure) = failure {
                 Self::tally_journal(known, failure);
+                if self.kind.has_policies() && matches!(failure, Failure::OutcomeUnknown(_)) {
+                    known.left_unknown.insert((call.gateway, call.kind, call.name));
+                }
             }
             let took = now.saturating_sub(call.started);
             let is_calm = known.serves && known.trouble.calm_since(call.started.saturating_sub(BACK_WITHIN));
@@ -615,7 +655,8 @@ fn check_claim(
         match (answer, from_store) {
             (ClaimAnswer::Granted(granted), ClaimResponse::Granted(grant)) => {
                 let left = grant.lease_left.unwrap_or(lease);
-                check_granted(now, known, call, granted, grant, (left, executed_at, at))
+                let in_use = open.is_of_store_in_use(at, &known.switches);
+                check_granted(now, known, call, granted, grant, (left, executed_at, at), in_use)
             }
             (ClaimAnswer::Duplicate(found), ClaimResponse::Duplicate(claim)) => {
                 let record = &found.claim.record;
@@ -641,6 +682,7 @@ fn check_granted(
     granted: &Granted,
     grant: &Grant,
     (left, executed_at, at): (Duration, u64, Duration),
+    in_use: bool,
 ) -> Result<(), Broken> {
     let Granted { attempt, fence, repeated, taken_over, lease_ms, .. } = granted;
     let name = Name::of(attempt);
@@ -654,7 +696,7 @@ fn check_granted(
     })?;
     let of_key = known.of(call.key);
     let beliefs = &mut of_key.beliefs;
-    if of_key.losses == call.losses && !beliefs.over.contains(&name) {
+    if in_use && of_key.losses == call.losses && !beliefs.over.contains(&name) {
         beliefs.alone(name, at, store_now)?;
         beliefs.add_holder(name, (store_now + micros(lease)).min(executed_at + micros(left)));
     }
@@ -691,6 +733,7 @@ fn check_settled(
         ensure(allowed, "S6", || format!("the store answered {from_store:?}, and the caller got {settled:?}"))?;
         if let OutcomeResponse::Done { state: Some(ClaimState::Succeeded), left, .. } = settled
             && known.of(call.key).losses == call.losses
+            && open.is_of_store_in_use(at, &known.switches)
         {
             let until = left.map_or(u64::MAX, |left| store_now + micros(left));
             known.of(call.key).beliefs.succeed(call.name, at, until);
@@ -782,6 +825,8 @@ fn check_failure(
     may_be_unknown: bool,
 ) -> Result<(), Broken> {
     match failure {
+        // The tries of such a call may be those of the earlier one, whose result was unknown.
+        Failure::Store(_) if open.repeats_unknown => Ok(()),
         Failure::Store(_) => ensure(open.tries.iter().all(Try::is_in_vain), "S9", || {
             format!("the store may have executed the {} of {:?}, and the caller got {failure:?}", call.kind, call.name)
         }),

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_core::engine::Topology as _;
 use oncegate_outage::journal::Bounds;
 use tokio::time::sleep;
 
@@ -104,6 +105,11 @@ impl Scenario {
         }
         if !world.is_over() {
             sleep(EVERYTHING_ENDS).await;
+            // A real gateway notices a loss of data by its heartbeats, without any call.
+            for running in hosts.iter().filter_map(Host::gateway) {
+                let _ = running.chain.probe().await;
+            }
+            sleep(EVERYTHING_ENDS).await;
             let targets = business.newest(AUDITED);
             world.extend(targets.len() as u64);
             world.settles_down();
@@ -129,10 +135,7 @@ impl Scenario {
             println!("{operations} operations in {lasted:?} of its time, trace {hash:016x}");
             if let Some((_, report)) = broken {
                 let test = std::thread::current().name().unwrap_or("…").to_owned();
-                panic!(
-                    "{} is broken; repeat it with: {replay} cargo test --test simulation {test}\n{report}",
-                    self.name
-                );
+                panic!("{} is broken; repeat it with: {replay} make simulation SIMULATION={test}\n{report}", self.name);
             }
         }
     }

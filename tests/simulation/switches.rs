@@ -12,6 +12,9 @@ use crate::stack::{ENGINES, LEASE_MAX};
 use crate::trace::Place;
 use crate::world::{Kind, World};
 
+/// Time for which a gateway may rely on a read: the old store's grants must have ended when the new one begins.
+const READ_COUNTS: Duration = Duration::from_secs(2);
+
 /// Switches between the stores of a world.
 #[derive(Default)]
 pub(crate) struct Switches {
@@ -19,12 +22,12 @@ pub(crate) struct Switches {
     opened: Vec<(u64, u16, Duration)>,
     /// Numbers of the automatic ones, after which grants are frozen.
     automatic: Vec<u64>,
-    /// Latest switch in the metadata of each store.
-    seen: BTreeMap<u16, u64>,
+    /// Latest switch in the metadata of each store, and since when it is there.
+    seen: BTreeMap<u16, (u64, Duration)>,
     /// Latest switch whose store has granted a claim to a caller.
     newest: u64,
-    /// True if the last read of a store's metadata by a gateway succeeded.
-    reads: BTreeMap<(u16, u16), bool>,
+    /// Begin of the last read of a store's metadata by a gateway, if it succeeded.
+    reads: BTreeMap<(u16, u16), Option<Duration>>,
     /// Time of the last loss of data.
     pub(crate) lost_at: Option<Duration>,
 }
@@ -33,6 +36,7 @@ pub(crate) struct Switches {
 pub(crate) struct MetadataRead {
     world: Arc<World>,
     place: (u16, u16),
+    began: Duration,
     found: bool,
 }
 
@@ -44,14 +48,14 @@ impl MetadataRead {
 
 impl Drop for MetadataRead {
     fn drop(&mut self) {
-        self.world.known().switches.reads.insert(self.place, self.found);
+        self.world.known().switches.reads.insert(self.place, self.found.then_some(self.began));
     }
 }
 
 impl World {
     /// Starts a read of a store's metadata by a gateway.
     pub(crate) fn metadata_read(self: &Arc<Self>, gateway: u16, store: u16) -> MetadataRead {
-        MetadataRead { world: self.clone(), place: (gateway, store), found: false }
+        MetadataRead { world: self.clone(), place: (gateway, store), began: self.time.now(), found: false }
     }
 
     /// Records a write of a store's metadata.
@@ -64,7 +68,9 @@ impl World {
         {
             let switches = &mut self.known().switches;
             let seen = switches.seen.entry(store).or_default();
-            *seen = epoch.max(*seen);
+            if epoch > seen.0 {
+                *seen = (epoch, self.time.now());
+            }
             if !is_open || switches.opened.iter().any(|(known, ..)| *known == epoch) {
                 return;
             }
@@ -102,6 +108,11 @@ impl World {
 }
 
 impl Switches {
+    /// Returns whether the chain uses a store, since its last switch.
+    pub(crate) fn is_in_use(&self, store: u16) -> bool {
+        self.opened.last().is_none_or(|(_, to, _)| *to == store)
+    }
+
     /// Returns the switch after which a store was in use at this time; 0: it is the first store.
     fn switch_of(&self, store: u16, at: Duration) -> Option<u64> {
         let own = self.opened.iter().filter(|(_, to, opened_at)| *to == store && *opened_at <= at);
@@ -128,10 +139,13 @@ impl Switches {
         let Some(own) = self.switch_of(store, at) else {
             return ensure(false, "switch", || format!("granted on store {store}, which was never in use"));
         };
-        // A gateway that reaches no store with the switch cannot know of it.
-        let seen = |(_, epoch): &(&u16, &u64)| **epoch > own;
-        let may_know = |(store, _): (&u16, &u64)| self.reads.get(&(gateway, *store)) == Some(&true);
-        let may_know = self.seen.iter().filter(seen).any(may_know);
+        // A gateway that reaches no store with the switch cannot know of it, nor one that has read the store before. But it may not
+        // rely on such a read for long.
+        let may_know = |(from, (epoch, since)): (&u16, &(u64, Duration))| {
+            let read = self.reads.get(&(gateway, *from)).copied().flatten();
+            *epoch > own && read.is_some_and(|began| began >= *since || at > began + READ_COUNTS)
+        };
+        let may_know = self.seen.iter().any(may_know);
         ensure(own >= self.newest || !may_know, "switch", || {
             format!("granted at {at:?} on store {store} of switch {own}, and switch {} is in use", self.newest)
         })?;

@@ -99,6 +99,8 @@ pub(crate) struct Known {
     pub(crate) keys: Vec<OfKey>,
     /// Open calls of callers.
     pub(crate) open: HashMap<(u16, &'static str, Name), Open>,
+    /// Calls at gateways with outage policies whose result was unknown.
+    pub(crate) left_unknown: HashSet<(u16, &'static str, Name)>,
     /// Attempts that were reported or released. Nothing else ends a claim.
     pub(crate) reported: HashSet<Name>,
     pub(crate) trouble: Trouble,
@@ -155,6 +157,7 @@ impl World {
             numbers: HashMap::new(),
             keys: Vec::new(),
             open: HashMap::new(),
+            left_unknown: HashSet::new(),
             reported: HashSet::new(),
             trouble: Trouble::default(),
             switches: Switches::default(),

@@ -29,6 +29,7 @@ use oncegate_testkit::history::workload::{Service, Workload};
 use oncegate_testkit::history::{Answer, Event, History, Reply};
 use oncegate_testkit::output::print;
 use oncegate_testkit::wait::until;
+use tokio::sync::Semaphore;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -56,6 +57,9 @@ const SHORTEST_LEASE: Duration = Duration::from_millis(400);
 const BEFORE: usize = 300;
 const AWAY: Duration = Duration::from_millis(1200);
 const AFTER: Duration = Duration::from_millis(1100);
+
+/// One round at a time. Its callers keep a processor busy: several rounds at once leave too little of it for a store to be back in time.
+static ROUND: Semaphore = Semaphore::const_new(1);
 
 /// A store that can be taken away and brought back, with its data.
 trait Store {
@@ -141,6 +145,7 @@ async fn watch<S: Store>(store: &mut S, fault: S::Fault, gateway: &Gateway) -> S
 
 /// The same, where the callers work at several gateways.
 async fn watch_all<S: Store>(store: &mut S, fault: S::Fault, gateways: &[&Gateway], workload: Workload) -> Seen {
+    let _round = ROUND.acquire().await.expect("never closed");
     let seed = workload.seed;
     let clock = Arc::new(SystemClock::new());
     let (history, stop) = (History::new(clock.clone()), CancellationToken::new());

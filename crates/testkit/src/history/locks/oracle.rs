@@ -136,6 +136,14 @@ impl Oracle {
 
     fn certain(&self, hold: &Hold<'_>) -> Option<(Duration, Duration)> {
         let from = hold.grant?.answered;
+        // A nonce that was sent again after its lease had ended was granted twice. Between the two grants it held nothing.
+        let fence = |event: &&LockEvent| match answer(event) {
+            Some(LockAnswer::Granted { fence, .. }) => Some(*fence),
+            _ => None,
+        };
+        if hold.events.iter().filter_map(fence).any(|fence| fence != hold.grant.map_or(fence, |grant| grant.fence)) {
+            return None;
+        }
         let ends = hold.events.iter().filter_map(|event| match answer(event)? {
             LockAnswer::Granted { lease, .. } => Some(earliest(event) + *lease),
             LockAnswer::Renewed { lease } => Some(event.started + *lease),
@@ -221,13 +229,18 @@ fn numbers(holds: &[Hold<'_>]) -> Result<(), Violation> {
                 _ => continue,
             };
             let overlaps = |(from, until): (Duration, Duration)| from <= event.answered && earliest(event) <= until;
-            let covers = |(from, until): (Duration, Duration)| from <= event.started && event.answered <= until;
+            // Events of one instant have no order.
+            let covers = |(from, until): (Duration, Duration)| from < event.started && event.answered < until;
             let most = own + others().filter(|other| other.possible.is_some_and(overlaps)).count();
             let is_exact = own == 1 || matches!(event.call, LockCall::Release(_));
             let is_exact = is_exact && !matches!(answer(event), Some(LockAnswer::Released { late: None, .. }));
             let least = own + others().filter(|other| is_exact && other.certain.is_some_and(covers)).count();
             if !(least..=most).contains(&found) {
-                return broken(Rule::Holds, &format!("{found} holds, between {least} and {most} are there"), &[event]);
+                let with = others().filter(|other| other.certain.or(other.possible).is_some_and(overlaps));
+                let events: Vec<_> =
+                    std::iter::once(*event).chain(with.flat_map(|other| other.events.clone())).collect();
+                let why = format!("{found} holds, between {least} and {most} are there");
+                return broken(Rule::Holds, &why, &events);
             }
         }
     }
@@ -270,7 +283,9 @@ fn order(holds: &[Hold<'_>]) -> Result<(), Violation> {
         }
         // A fair request has its place from its first call on.
         let asked = if barger.fair { barger.asked } else { grant.earliest };
-        for queued in holds.iter().filter(|queued| queued.nonce != barger.nonce) {
+        // Fences rise with the grants: a request with a lower one was granted before, perhaps by a call whose reply was lost.
+        let is_later = |queued: &&Hold<'_>| queued.grant.is_none_or(|own| own.fence > grant.fence);
+        for queued in holds.iter().filter(|queued| queued.nonce != barger.nonce).filter(is_later) {
             let seen = queued.events.iter().find(|event| {
                 let is_queued = matches!(answer(event), Some(LockAnswer::Held { position: Some(_), .. }));
                 // A ticket is extended when half of its lease is over.
