@@ -174,9 +174,10 @@ impl Core {
         on_outage: ClaimOnOutage,
         deadline: Duration,
     ) -> Result<ClaimResponse, EngineError> {
+        let sent_at = self.clock.monotonic();
         let answer = self.engine.claim(request, deadline).await?;
         if on_outage == ClaimOnOutage::Local {
-            self.local_claims.remember_claim(request, &answer, self.clock.monotonic());
+            self.local_claims.remember_claim(request, &answer, sent_at, self.clock.monotonic());
         }
         Ok(answer)
     }

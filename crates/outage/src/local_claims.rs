@@ -3,6 +3,7 @@
 //! uses the most memory loses claims, so no app loses claims because of others.
 
 mod app;
+mod local_claim;
 #[cfg(test)]
 mod tests;
 
@@ -24,8 +25,11 @@ use oncegate_core::spool::SpoolFilter;
 use oncegate_core::tenant::AppKey;
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 
-use self::app::{AppClaims, CLAIM_BYTES};
+use self::app::AppClaims;
+use self::local_claim::ClaimAnswer;
 use oncegate_core::outage::entry::{Entry, Seq};
+
+pub(super) use self::local_claim::{LocalClaim, LocalEffect};
 
 /// Bound on the approximate size of remembered claims without waiting entries: about 100 000 small ones. See
 /// `docs/adr/0034-shares-of-apps.md`.
@@ -45,42 +49,6 @@ struct Inner {
     /// Approximate size of the remembered claims of all apps.
     bytes: usize,
     bytes_max: usize,
-}
-
-/// A claim, as far as this process knows.
-#[derive(Clone, Debug)]
-pub(super) struct LocalClaim {
-    record: Record,
-    ends_at: Option<Duration>,
-    /// The policy that granted it, until the grant is delivered.
-    pub(super) granted_by: Option<OutagePolicy>,
-}
-
-impl LocalClaim {
-    /// Creates a claim that ends at this instant, or has no end.
-    pub(super) fn new(record: Record, ends_at: Option<Duration>, granted_by: Option<OutagePolicy>) -> Self {
-        Self { record, ends_at, granted_by }
-    }
-
-    fn live(&self, now: Duration) -> Option<LiveClaim> {
-        let left = self.ends_at.map(|ends_at| ends_at.saturating_sub(now));
-        // Its end is named by this gateway's clock: the store may have changed the claim since.
-        LiveClaim::of_stored(self.record.clone(), left, None, None)
-    }
-
-    /// Reports whether the claim may be in progress in the store. This is so if it is in progress here, or if its lease
-    /// has ended here: another gateway may have extended it. An unknown outcome that was reported has an end.
-    fn is_in_progress_elsewhere(&self) -> bool {
-        let Record { state, terms, .. } = &self.record;
-        let lease_ended =
-            *state == ClaimState::Unknown && terms.on_lease_end == LeaseEnd::Unknown && self.ends_at.is_none();
-        *state == ClaimState::InProgress || lease_ended
-    }
-
-    fn bytes(&self) -> usize {
-        let result = self.record.result.as_ref().map_or(0, |result| result.len());
-        CLAIM_BYTES + usize::try_from(self.record.contents.stored_bytes()).unwrap_or(usize::MAX / 2) + result
-    }
 }
 
 impl Default for LocalClaims {
@@ -179,7 +147,7 @@ impl LocalClaims {
         }
         inner.change(&key.app, now, |app| {
             app.decides_locally |= entry.policy == OutagePolicy::Local;
-            app.add(seq, entry, effect);
+            app.add(seq, entry, effect, now);
         });
         inner.waiting.insert(seq, key);
         self.count(&inner);
@@ -195,23 +163,21 @@ impl LocalClaims {
         self.count(&inner);
     }
 
-    /// Remembers the store's response to a claim of an app with the policy `local`.
-    pub(super) fn remember_claim(&self, request: &ClaimRequest, answer: &ClaimResponse, now: Duration) {
+    /// Remembers the store's response to a claim call of an app with the policy `local`, and when the call was sent.
+    pub(super) fn remember_claim(
+        &self,
+        request: &ClaimRequest,
+        answer: &ClaimResponse,
+        sent_at: Duration,
+        now: Duration,
+    ) {
         self.has_local.store(true, Ordering::Release);
         self.inner().change(&request.key.app, now, |app| {
             app.decides_locally = true;
-            match answer {
-                ClaimResponse::Granted(grant) => {
-                    let record = Record { attempt: grant.attempt.clone(), ..request.record() };
-                    let left = grant.lease_left.unwrap_or(request.terms.lease);
-                    app.remember(request.key.id(), record, Some(left), now);
-                }
-                // Responses may arrive out of order: one from before a grant or a renewal must not hide it.
-                ClaimResponse::Duplicate(held) if is_outlasted(held, app.claim(&request.key.id()), now) => {}
-                ClaimResponse::Duplicate(held) => {
-                    app.remember(request.key.id(), held.record.clone(), held.left, now);
-                }
-                ClaimResponse::Mismatch(_) => {}
+            let id = request.key.id();
+            let Some(answer) = ClaimAnswer::new(request, answer, sent_at) else { return };
+            if !app.claim(&id).is_some_and(|known| known.outlives(&answer, now)) {
+                app.remember(id, answer.record, answer.left, now);
             }
         });
     }
@@ -226,6 +192,9 @@ impl LocalClaims {
         inner.change(&request.key.app, now, |app| {
             let own = app.claim_of(&id, &request.attempt);
             match (answer, own.and_then(|claim| claim.live(now))) {
+                // A success was accepted after this answer: the store replaces none.
+                (OutcomeResponse::Done { state, .. }, Some(LiveClaim { record, .. }))
+                    if record.state == ClaimState::Succeeded && *state != Some(ClaimState::Succeeded) => {}
                 (OutcomeResponse::Done { state: None, .. }, Some(_)) => app.forget(id),
                 (OutcomeResponse::Done { state: Some(_), left, .. }, held) => {
                     let record = match claim::settle(held.as_ref(), request).0 {
@@ -333,43 +302,5 @@ fn only_renewed(request: &RenewalRequest, left: Duration) -> Record {
         result: None,
         late: true,
         taken_over: false,
-    }
-}
-
-/// Reports whether a claim in progress is known that lasts longer than this one.
-fn is_outlasted(held: &LiveClaim, local: Option<&LocalClaim>, now: Duration) -> bool {
-    let is_in_progress = |claim: &LiveClaim| claim.record.state == ClaimState::InProgress;
-    let known = local.and_then(|claim| claim.live(now)).filter(is_in_progress);
-    is_in_progress(held) && known.is_some_and(|known| known.left > held.left)
-}
-
-/// The effect of an entry on a local claim.
-#[derive(Debug)]
-pub(super) enum LocalEffect {
-    /// Puts this claim.
-    Put(Box<LocalClaim>),
-    /// Sets the end of the claim.
-    EndAt(Duration),
-    /// Removes the claim.
-    Remove,
-    /// Changes nothing.
-    Keep,
-}
-
-impl LocalEffect {
-    /// Returns the change of the local claims by a transition. `granted_by` is the policy of a grant, and `ends_at` returns the end
-    /// of what lasts for some time.
-    pub(super) fn of(
-        effect: Effect,
-        granted_by: Option<OutagePolicy>,
-        ends_at: impl FnOnce(Duration) -> Duration,
-    ) -> Self {
-        match effect {
-            // No policy answers an operator who replaces a result.
-            Effect::Keep | Effect::Replace(_) => Self::Keep,
-            Effect::Put(record, lasts) => Self::Put(Box::new(LocalClaim::new(record, lasts.map(ends_at), granted_by))),
-            Effect::Extend(lasts) => Self::EndAt(ends_at(lasts)),
-            Effect::Delete => Self::Remove,
-        }
     }
 }

@@ -244,9 +244,9 @@ impl OutageJournal {
         }
     }
 
-    /// Returns up to `limit` suspects, the newest first.
+    /// Returns up to `limit` suspects, in the order of the filter.
     pub fn suspects(&self, filter: &SuspectFilter, limit: usize) -> Vec<Suspect> {
-        self.suspects.newest(filter, limit)
+        self.suspects.find(filter, limit)
     }
 
     /// Counts the suspects that no operator has checked, by app and kind.

@@ -57,17 +57,22 @@ impl Suspects {
         Added::New(gone)
     }
 
-    /// Returns at most so many suspects, the newest first.
-    pub(super) fn newest(&self, filter: &SuspectFilter, limit: usize) -> Vec<Suspect> {
+    /// Returns at most so many suspects, in the order of the filter.
+    pub(super) fn find(&self, filter: &SuspectFilter, limit: usize) -> Vec<Suspect> {
         let kept = self.lock();
         let wanted = |suspect: &&Suspect| {
             filter.app.as_ref().is_none_or(|app| suspect.app == *app)
-                && filter.before.is_none_or(|before| suspect.id < before)
+                && filter
+                    .after
+                    .is_none_or(|after| if filter.oldest_first { suspect.id > after } else { suspect.id < after })
                 && filter.checked.is_none_or(|checked| suspect.checked.is_some() == checked)
                 && (filter.kinds.is_empty() || filter.kinds.contains(&suspect.cause.kind()))
         };
         let mut found: Vec<_> = kept.suspects.iter().filter(wanted).collect();
         found.sort_unstable_by_key(|suspect| Reverse(suspect.id));
+        if filter.oldest_first {
+            found.reverse();
+        }
         found.into_iter().take(limit).cloned().collect()
     }
 
@@ -174,11 +179,14 @@ mod tests {
         assert_eq!(suspects.check(7, check), None);
         assert_eq!(suspects.get(5).unwrap().app.as_ref(), "bank");
         let ids = |filter: &SuspectFilter, limit| {
-            suspects.newest(filter, limit).iter().map(|suspect| suspect.id).collect::<Vec<_>>()
+            suspects.find(filter, limit).iter().map(|suspect| suspect.id).collect::<Vec<_>>()
         };
         let all = SuspectFilter::default();
         assert_eq!((ids(&all, 10), ids(&all, 2)), (vec![6, 5, 3, 1], vec![6, 5]));
-        assert_eq!(ids(&SuspectFilter { before: Some(5), ..all.clone() }, 2), [3, 1]);
+        assert_eq!(ids(&SuspectFilter { after: Some(5), ..all.clone() }, 2), [3, 1]);
+        let oldest = SuspectFilter { oldest_first: true, ..all.clone() };
+        assert_eq!(ids(&oldest, 2), [1, 3]);
+        assert_eq!(ids(&SuspectFilter { after: Some(3), ..oldest }, 2), [5, 6]);
         assert_eq!(ids(&SuspectFilter { app: Some("shop".parse().unwrap()), ..all.clone() }, 10), [6, 3, 1]);
         assert_eq!(ids(&SuspectFilter { kinds: vec![SuspectKind::Double], ..all.clone() }, 10), [6, 3]);
         assert_eq!(ids(&SuspectFilter { checked: Some(true), ..all.clone() }, 10), [6]);
@@ -214,6 +222,6 @@ mod tests {
         }
         let Added::New(Some(gone)) = suspects.add(overlap(20_000, "shop")) else { panic!("it has too many") };
         assert_eq!(gone.id, 1);
-        assert_eq!(suspects.newest(&SuspectFilter::default(), usize::MAX).len(), APP_MAX + 1);
+        assert_eq!(suspects.find(&SuspectFilter::default(), usize::MAX).len(), APP_MAX + 1);
     }
 }

@@ -167,7 +167,10 @@ impl<'a> Plan<'a> {
         };
         let overlap = Cause::Overlap(first.policy);
         let held = theirs.iter().map(|theirs| self.suspect_of_claim(overlap, theirs)).filter(|_| is_overlap);
-        let granted = overlapping.iter().map(|theirs| self.suspect(overlap, &theirs.attempt, theirs.end.state(), None));
+        let granted = overlapping
+            .iter()
+            .filter(|theirs| !self.is_granted_after(&theirs.attempt))
+            .map(|theirs| self.suspect(overlap, &theirs.attempt, theirs.end.state(), None));
         let mut suspects: Vec<_> = held.chain(granted).collect();
         if let Some(theirs) = theirs.as_ref().filter(|_| outcome_refused) {
             suspects.push(self.suspect_of_claim(Cause::Double(self.refused_outcome(&delivered)), theirs));
@@ -182,8 +185,7 @@ impl<'a> Plan<'a> {
             return Ok(true);
         }
         let (attempt, later) = (&theirs.record.attempt, &self.queue[1..]);
-        // This gateway granted the later one because this one had ended.
-        if granted_attempt(later, attempt).is_some() {
+        if self.is_granted_after(attempt) {
             return Ok(false);
         }
         // The operation was done, or may have been, at any end of its lease: it may be written as an earlier one.
@@ -197,6 +199,16 @@ impl<'a> Plan<'a> {
         let ended = self.read_grants()?.of(attempt).filter(|grant| grant.until <= self.first.at);
         // Without a failure the store may have extended its lease since.
         Ok(!ended.is_some_and(|grant| fails || grant.end == GrantEnd::Failure))
+    }
+
+    /// Returns whether this gateway granted an attempt after this one, because this one had ended. A gateway that has only its
+    /// outcome writes it as granted when it was called, which may be earlier. Under another attempt the same try may have been granted
+    /// elsewhere.
+    fn is_granted_after(&self, attempt: &Attempt) -> bool {
+        let is_grant =
+            |entry: &Entry| matches!(&entry.journaled, JournaledOperation::Granted(claim) if claim.attempt == *attempt);
+        matches!(self.first.journaled, JournaledOperation::Granted(_))
+            && self.queue[1..].iter().any(|(_, entry)| is_grant(entry))
     }
 
     fn suspect_of_claim(&self, cause: Cause, theirs: &LiveClaim) -> Suspect {

@@ -131,7 +131,13 @@ impl DegradedGrant {
         if other.until > self.until {
             self.end = other.end;
         }
-        self.from = self.from.min(other.from);
+        // An outcome without its grant begins when it was called: nothing more is known there.
+        let called_at = self.attempt.timestamp();
+        self.from = match (self.from == called_at, other.from == called_at) {
+            (true, _) => other.from,
+            (false, true) => self.from,
+            (false, false) => self.from.min(other.from),
+        };
         self.until = self.until.max(other.until);
         self.until_take_over = self.until_take_over.max(other.until_take_over);
         self.takes_over |= other.takes_over;
@@ -195,8 +201,10 @@ impl Grants {
         (kept.len() <= GRANTS_MAX).then_some(Self(kept))
     }
 
-    /// Returns the grants of other nonces that overlap with an attempt.
+    /// Returns the grants of other nonces that overlap with an attempt. If it is known when it was granted, that counts.
     pub fn overlapping(&self, own: &DegradedGrant) -> Vec<&DegradedGrant> {
+        let from = self.of(&own.attempt).map_or(own.from, |known| known.from.max(own.from));
+        let own = &DegradedGrant { from, ..own.clone() };
         self.iter().filter(|other| other.attempt.nonce() != own.attempt.nonce() && own.overlaps(other)).collect()
     }
 
@@ -430,6 +438,14 @@ mod tests {
         for (own, time) in [(grant(1, 2, 9), (2, 9)), (grant(1, 3, 11), (3, 11)), (grant(1, 5, 10), (3, 10))] {
             let with = grants.with(&own, at(1)).unwrap();
             assert!(with.iter().map(|grant| (grant.from, grant.until)).eq([(at(time.0), at(time.1))]), "{with:?}");
+        }
+        // An outcome alone is taken to be granted when it was called, until its grant says when that was.
+        for (known, own) in [(grant(1, 0, 9), grant(1, 3, 5)), (grant(1, 3, 9), grant(1, 0, 11))] {
+            let with = of(&[known]).with(&own, at(1)).unwrap();
+            assert_eq!(with.iter().next().unwrap().from, at(3), "{own:?}");
+            assert!(with.overlapping(&grant(1, 0, 9)).is_empty());
+            let both = with.with(&grant(2, 1, 3), at(1)).unwrap();
+            assert!(both.overlapping(&grant(1, 0, 9)).is_empty(), "it ended before");
         }
         let failed = DegradedGrant { end: GrantEnd::Failure, ..grant(1, 3, 20) };
         assert_eq!(grants.with(&failed, at(1)).unwrap().iter().next().unwrap().end, GrantEnd::Failure);

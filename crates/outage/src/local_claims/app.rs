@@ -70,15 +70,15 @@ impl AppClaims {
     }
 
     /// Adds a waiting entry, and applies its effect to the claim.
-    pub(super) fn add(&mut self, seq: Seq, entry: Arc<Entry>, effect: LocalEffect) {
+    pub(super) fn add(&mut self, seq: Seq, entry: Arc<Entry>, effect: LocalEffect, now: Duration) {
         let id = entry.key().id();
         self.change(id, |local| {
             local.waiting.push_back((seq, entry));
             match effect {
-                LocalEffect::Put(claim) => local.claim = Some(*claim),
+                LocalEffect::Put(claim) => local.learn(*claim, now),
                 LocalEffect::EndAt(ends_at) => {
-                    if let Some(claim) = &mut local.claim {
-                        claim.ends_at = Some(ends_at);
+                    if let Some(claim) = local.claim.take() {
+                        local.learn(LocalClaim { ends_at: Some(ends_at), ..claim }, now);
                     }
                 }
                 LocalEffect::Remove => local.claim = None,
@@ -96,7 +96,7 @@ impl AppClaims {
                 return;
             }
             if let Some(LiveClaim { record, left, .. }) = theirs {
-                local.claim = Some(LocalClaim::new(record.clone(), left.map(|left| now + left), None));
+                local.learn(LocalClaim::new(record.clone(), left.map(|left| now + left), None), now);
             }
             if let Some(claim) = &mut local.claim {
                 claim.granted_by = None;
@@ -108,7 +108,7 @@ impl AppClaims {
     pub(super) fn remember(&mut self, id: ClaimId, record: Record, left: Option<Duration>, now: Duration) {
         if self.waiting(&id).is_none() {
             let claim = LocalClaim::new(record, left.map(|left| now + left), None);
-            self.change(id, |local| local.claim = Some(claim));
+            self.change(id, |local| local.learn(claim, now));
         }
     }
 
@@ -137,9 +137,12 @@ impl AppClaims {
         while let Some((ends_at, id)) = self.ends.first().copied()
             && ends_at <= now
         {
-            let held = self.claim(&id).and_then(|claim| claim.live(now));
+            let held = self.claim(&id).and_then(|claim| Some((claim.known_since, claim.live(now)?)));
             // A claim that outlives its lease is kept as unknown.
-            let claim = held.map(|held| LocalClaim::new(held.record, held.left.map(|left| now + left), None));
+            let claim = held.map(|(known_since, LiveClaim { record, left, .. })| LocalClaim {
+                known_since,
+                ..LocalClaim::new(record, left.map(|left| now + left), None)
+            });
             self.change(id, |local| local.claim = claim);
         }
     }
@@ -176,6 +179,11 @@ impl AppClaims {
 }
 
 impl LocalEntry {
+    /// Replaces the claim by what is known of it now.
+    fn learn(&mut self, claim: LocalClaim, now: Duration) {
+        self.claim = Some(LocalClaim { known_since: now, ..claim });
+    }
+
     /// Size and end of a remembered claim. A claim in progress always has an end to be found by.
     fn remembered(&self) -> Option<(usize, Option<Duration>)> {
         let claim = self.claim.as_ref().filter(|_| self.waiting.is_empty())?;

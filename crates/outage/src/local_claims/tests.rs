@@ -3,6 +3,7 @@
 use oncegate_core::claim::{Grant, Outcome};
 use oncegate_core::engine::conformance::fresh_claim;
 
+use super::app::CLAIM_BYTES;
 use super::*;
 
 const LATER: Duration = Duration::from_secs(1);
@@ -31,7 +32,7 @@ fn success(request: &ClaimRequest) -> OutcomeRequest {
 #[test]
 fn a_claim_answered_by_the_store_is_known_until_it_ends() {
     let (local_claims, request) = (LocalClaims::default(), fresh_claim());
-    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO, Duration::ZERO);
     let held = local_claims.live_claim(&request.key, LATER).unwrap();
     assert_eq!(
         (held.record.state, held.left, held.fence),
@@ -71,30 +72,85 @@ fn a_waiting_entry_stays_in_force_when_an_earlier_one_met_another_claim() {
     assert_eq!(local_claims.live_claim(&first.key, Duration::ZERO).unwrap().record.attempt, second.attempt);
 }
 
+/// The claim that a duplicate was answered with.
+fn duplicate(record: Record, left: Option<Duration>) -> ClaimResponse {
+    ClaimResponse::Duplicate(LiveClaim { record, left, ends_at: None, fence: None })
+}
+
+/// An answer that was on its way while the outcome was reported would otherwise let a policy grant the operation again.
 #[test]
-fn a_response_that_arrives_late_hides_no_claim_that_lasts_longer() {
+fn an_answer_from_before_an_outcome_does_not_hide_the_outcome() {
     let request = fresh_claim();
-    let lease = request.terms.lease;
-    for theirs in [fresh_claim(), request.clone()] {
+    let day = Some(Duration::from_hours(24));
+    let unknown = OutcomeRequest { outcome: Outcome::Unknown, ..success(&request) };
+    for (report, state) in [(success(&request), ClaimState::Succeeded), (unknown.clone(), ClaimState::Unknown)] {
         let local_claims = LocalClaims::default();
-        local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
-        let duplicate = |left| {
-            let held = LiveClaim { record: theirs.record(), left: Some(left), ends_at: None, fence: None };
-            ClaimResponse::Duplicate(held)
+        local_claims.remember_claim(&request, &granted(&request), Duration::ZERO, Duration::ZERO);
+        let done = OutcomeResponse::Done { state: Some(state), left: Some(LATER), ends_at: None, late: Some(false) };
+        local_claims.remember_outcome(&report, &done, Duration::ZERO);
+        for late in [duplicate(request.record(), day), granted(&request)] {
+            local_claims.remember_claim(&request, &late, Duration::ZERO, Duration::ZERO);
+            let held = local_claims.live_claim(&request.key, Duration::ZERO).unwrap();
+            assert_eq!((held.record.state, held.left), (state, Some(LATER)), "{late:?}");
+        }
+    }
+    // Nor does the answer to another outcome: the store replaces no success.
+    let local_claims = LocalClaims::default();
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO, Duration::ZERO);
+    local_claims.remember_outcome(&success(&request), &done(), Duration::ZERO);
+    let failure = OutcomeRequest { outcome: Outcome::Failure, ..unknown.clone() };
+    for (report, state) in [(failure, None), (unknown, Some(ClaimState::Unknown))] {
+        let late = OutcomeResponse::Done { state, left: Some(LATER), ends_at: None, late: Some(false) };
+        local_claims.remember_outcome(&report, &late, Duration::ZERO);
+        let held = local_claims.live_claim(&request.key, LATER).expect("it lasts longer");
+        assert_eq!(held.record.state, ClaimState::Succeeded);
+    }
+    let replaced = Record { state: ClaimState::Succeeded, result: Some("2".into()), ..request.record() };
+    local_claims.remember_claim(&request, &duplicate(replaced, Some(LATER)), Duration::ZERO, Duration::ZERO);
+    let held = local_claims.live_claim(&request.key, Duration::ZERO).unwrap();
+    assert_eq!(
+        (held.record.result.as_deref(), held.left),
+        (Some("2"), Some(LATER)),
+        "an operator may replace a result"
+    );
+}
+
+#[test]
+fn an_answer_that_was_under_way_does_not_hide_what_was_learned_since() {
+    let (own, theirs) = (fresh_claim(), fresh_claim());
+    let theirs = ClaimRequest { key: own.key.clone(), ..theirs };
+    let lease = own.terms.lease;
+    let (known_since, now) = (LATER, LATER * 2);
+    for (sent_at, is_uncertain) in [(Duration::ZERO, true), (LATER, true), (now, false)] {
+        let learn = |answer: &ClaimResponse| {
+            let local_claims = LocalClaims::default();
+            local_claims.remember_claim(&own, &granted(&own), known_since, known_since);
+            local_claims.remember_claim(&theirs, answer, sent_at, now);
+            local_claims.live_claim(&own.key, now).unwrap().record.attempt == own.attempt
         };
-        local_claims.remember_claim(&request, &duplicate(lease / 2), LATER);
-        let held = local_claims.live_claim(&request.key, LATER).unwrap();
-        assert_eq!((held.record.attempt, held.left), (request.attempt.clone(), lease.checked_sub(LATER)));
-        local_claims.remember_claim(&request, &duplicate(lease), LATER);
-        let held = local_claims.live_claim(&request.key, LATER).unwrap();
-        assert_eq!((held.record.attempt, held.left), (theirs.attempt.clone(), Some(lease)));
+        // The unknown outcome that this grant has taken over, a success before it, or a claim that was released.
+        for state in [ClaimState::Unknown, ClaimState::Succeeded, ClaimState::InProgress] {
+            let record = || Record { state, ..theirs.record() };
+            for left in [Some(lease / 2), Some(lease * 2)] {
+                assert_eq!(learn(&duplicate(record(), left)), is_uncertain, "{state:?} {left:?} {sent_at:?}");
+            }
+        }
+        // Only this process knows of the grant.
+        assert!(!learn(&granted(&theirs)));
+        // Of two answers about one lease, the longer one stays.
+        for (left, lasts) in [(lease / 2, lease.saturating_sub(LATER)), (lease * 2, lease * 2)] {
+            let local_claims = LocalClaims::default();
+            local_claims.remember_claim(&own, &granted(&own), known_since, known_since);
+            local_claims.remember_claim(&own, &duplicate(own.record(), Some(left)), sent_at, now);
+            assert_eq!(local_claims.live_claim(&own.key, now).unwrap().left, Some(lasts), "{sent_at:?}");
+        }
     }
 }
 
 #[test]
 fn a_released_claim_is_forgotten_and_anothers_is_not() {
     let (local_claims, request) = (LocalClaims::default(), fresh_claim());
-    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO, Duration::ZERO);
     let gone = OutcomeResponse::Done { state: None, left: None, ends_at: None, late: Some(false) };
     let failure = |attempt| OutcomeRequest { attempt, outcome: Outcome::Failure, ..success(&request) };
     local_claims.remember_outcome(&failure(fresh_claim().attempt), &gone, LATER);
@@ -109,9 +165,9 @@ fn a_lease_that_seemed_to_have_ended_is_in_progress_again_after_a_renewal() {
     let (local_claims, request) = (LocalClaims::default(), fresh_claim());
     let request = ClaimRequest { terms: Terms { on_lease_end: LeaseEnd::Unknown, ..request.terms }, ..request };
     let (renewal, lease) = (renewal(&request), request.terms.lease);
-    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO, Duration::ZERO);
     let others = fresh_claim();
-    local_claims.remember_claim(&others, &granted(&others), lease + LATER);
+    local_claims.remember_claim(&others, &granted(&others), lease + LATER, lease + LATER);
     assert_eq!(local_claims.live_claim(&request.key, lease + LATER).unwrap().record.state, ClaimState::Unknown);
     local_claims.remember_renewal(&renewal, &RenewalResponse::Renewed { left: lease, ends_at: None }, lease + LATER);
     let held = local_claims.live_claim(&request.key, lease + LATER).unwrap();
@@ -122,7 +178,7 @@ fn a_lease_that_seemed_to_have_ended_is_in_progress_again_after_a_renewal() {
 #[test]
 fn a_renewal_under_the_other_attempt_of_a_nonce_extends_the_local_claim() {
     let (local_claims, request) = (LocalClaims::default(), fresh_claim());
-    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO, Duration::ZERO);
     let stored = Attempt::new(request.attempt.timestamp().plus(LATER), request.attempt.nonce().clone());
     let renewal = RenewalRequest { attempt: stored.clone(), ..renewal(&request) };
     let left = request.terms.lease * 2;
@@ -135,7 +191,7 @@ fn a_renewal_under_the_other_attempt_of_a_nonce_extends_the_local_claim() {
 fn a_renewal_that_arrives_late_does_not_undo_an_unknown_outcome() {
     let (local_claims, request) = (LocalClaims::default(), fresh_claim());
     let request = ClaimRequest { terms: Terms { on_lease_end: LeaseEnd::Unknown, ..request.terms }, ..request };
-    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO, Duration::ZERO);
     let unknown = OutcomeRequest { outcome: Outcome::Unknown, ..success(&request) };
     let left = request.terms.unknown_retention.duration();
     local_claims.remember_outcome(
@@ -188,14 +244,14 @@ fn beyond_the_bound_settled_claims_are_forgotten_first_and_then_claims_in_progre
     let local_claims = room_for(3);
     let requests = [3, 1, 2].map(|hours| claim_of("shop", hours));
     for request in &requests {
-        local_claims.remember_claim(request, &granted(request), Duration::ZERO);
+        local_claims.remember_claim(request, &granted(request), Duration::ZERO, Duration::ZERO);
     }
     local_claims.remember_outcome(&success(&requests[0]), &done(), Duration::ZERO);
     let [fourth, fifth] = [5, 4].map(|hours| claim_of("shop", hours));
-    local_claims.remember_claim(&fourth, &granted(&fourth), Duration::ZERO);
+    local_claims.remember_claim(&fourth, &granted(&fourth), Duration::ZERO, Duration::ZERO);
     assert!(!known(&local_claims, &requests[0]), "it was settled");
     assert!(!local_claims.has_forgotten(&fourth.key.app, LATER));
-    local_claims.remember_claim(&fifth, &granted(&fifth), Duration::ZERO);
+    local_claims.remember_claim(&fifth, &granted(&fifth), Duration::ZERO, Duration::ZERO);
     assert_eq!(
         [&requests[1], &requests[2], &fourth, &fifth].map(|request| known(&local_claims, request)),
         [false, true, true, true]
@@ -212,10 +268,10 @@ fn beyond_the_bound_settled_claims_are_forgotten_first_and_then_claims_in_progre
 fn an_app_that_settles_more_than_its_share_forgets_its_own_claims_only() {
     let local_claims = room_for(100);
     let bank = claim_of("bank", 1);
-    local_claims.remember_claim(&bank, &granted(&bank), Duration::ZERO);
+    local_claims.remember_claim(&bank, &granted(&bank), Duration::ZERO, Duration::ZERO);
     local_claims.remember_outcome(&success(&bank), &done(), Duration::ZERO);
     let first = claim_of("shop", 1);
-    local_claims.remember_claim(&first, &granted(&first), Duration::ZERO);
+    local_claims.remember_claim(&first, &granted(&first), Duration::ZERO, Duration::ZERO);
     for _ in 0..1000 {
         let late = claim_of("shop", 1);
         local_claims.remember_outcome(&late_success(&late, "1"), &done(), Duration::ZERO);
@@ -232,12 +288,12 @@ fn an_app_that_claims_more_than_its_share_forgets_alone() {
     let local_claims = room_for(100);
     let [bank, settled] = [claim_of("bank", 1), claim_of("bank", 1)];
     for request in [&bank, &settled] {
-        local_claims.remember_claim(request, &granted(request), Duration::ZERO);
+        local_claims.remember_claim(request, &granted(request), Duration::ZERO, Duration::ZERO);
     }
     local_claims.remember_outcome(&success(&settled), &done(), Duration::ZERO);
     for _ in 0..1000 {
         let request = claim_of("shop", 24);
-        local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+        local_claims.remember_claim(&request, &granted(&request), Duration::ZERO, Duration::ZERO);
     }
     let shop: AppKey = "shop".parse().unwrap();
     assert!(local_claims.has_forgotten(&shop, LATER));
@@ -249,7 +305,7 @@ fn an_app_that_claims_more_than_its_share_forgets_alone() {
     // It gets its share although others had used it.
     for _ in 0..40 {
         let request = claim_of("bank", 1);
-        local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+        local_claims.remember_claim(&request, &granted(&request), Duration::ZERO, Duration::ZERO);
         assert!(known(&local_claims, &request));
     }
     assert!(!local_claims.has_forgotten(&bank.key.app, LATER));
@@ -261,7 +317,7 @@ fn remembered_claims_are_counted_to_the_byte() {
     for number in 0..200_u64 {
         let request = claim_of(["shop", "bank", "post"][usize::try_from(number % 3).unwrap()], number % 5 + 1);
         let now = Duration::from_mins(number);
-        local_claims.remember_claim(&request, &granted(&request), now);
+        local_claims.remember_claim(&request, &granted(&request), now, now);
         if number % 2 == 0 {
             let done = OutcomeResponse::Done {
                 state: Some(ClaimState::Succeeded),
@@ -342,14 +398,14 @@ fn a_claim_is_remembered_under_the_attempt_that_the_store_holds() {
         lease_left: None,
         lease_ends_at: None,
     };
-    local_claims.remember_claim(&request, &ClaimResponse::Granted(grant), Duration::ZERO);
+    local_claims.remember_claim(&request, &ClaimResponse::Granted(grant), Duration::ZERO, Duration::ZERO);
     assert_eq!(local_claims.live_claim(&request.key, Duration::ZERO).unwrap().record.attempt, theirs);
 }
 
 #[test]
 fn a_renewal_of_a_claim_that_is_not_known_or_has_ended_is_remembered() {
     let (local_claims, request) = (LocalClaims::default(), fresh_claim());
-    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO, Duration::ZERO);
     let (lease, next) = (request.terms.lease, fresh_claim().attempt);
     let renewal = RenewalRequest { attempt: next.clone(), ..renewal(&request) };
     let renewed = RenewalResponse::Renewed { left: lease, ends_at: None };
@@ -386,11 +442,11 @@ fn the_bound_itself_is_within_the_bound() {
     assert_eq!(bytes(&first), CLAIM_BYTES + text, "its contents count, and its result if there is one");
     let local_claims = LocalClaims::bounded(bytes(&first) + bytes(&second));
     for request in [&first, &second] {
-        local_claims.remember_claim(request, &granted(request), Duration::ZERO);
+        local_claims.remember_claim(request, &granted(request), Duration::ZERO, Duration::ZERO);
     }
     assert!(known(&local_claims, &first) && known(&local_claims, &second));
     let third = claim_of("shop", 3);
-    local_claims.remember_claim(&third, &granted(&third), Duration::ZERO);
+    local_claims.remember_claim(&third, &granted(&third), Duration::ZERO, Duration::ZERO);
     assert_eq!([&first, &second, &third].map(|request| known(&local_claims, request)), [false, true, true]);
 }
 
@@ -399,9 +455,9 @@ fn of_two_answers_that_last_as_long_the_later_is_kept() {
     let (request, theirs) = (fresh_claim(), fresh_claim());
     let lease = request.terms.lease;
     let local_claims = LocalClaims::default();
-    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO, Duration::ZERO);
     let held = LiveClaim { record: theirs.record(), left: lease.checked_sub(LATER), ends_at: None, fence: None };
-    local_claims.remember_claim(&request, &ClaimResponse::Duplicate(held), LATER);
+    local_claims.remember_claim(&request, &ClaimResponse::Duplicate(held), LATER, LATER);
     assert_eq!(local_claims.live_claim(&request.key, LATER).unwrap().record.attempt, theirs.attempt);
 }
 
@@ -413,7 +469,7 @@ fn an_app_without_local_claims_is_forgotten() {
     local_claims.remove_delivered(&request.key, &[1], None, Duration::ZERO);
     assert!(local_claims.inner().apps.is_empty());
     let request = claim_of("shop", 1);
-    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO, Duration::ZERO);
     local_claims.inner().change(&request.key.app, request.terms.lease, |_| ());
     assert_eq!(local_claims.inner().apps.len(), 1, "it decides locally");
 }
@@ -438,10 +494,10 @@ fn of_settled_claims_the_oldest_is_forgotten_first() {
     let local_claims = room_for(2);
     let requests = [1, 2, 3].map(|hours| claim_of("shop", hours));
     for request in &requests[..2] {
-        local_claims.remember_claim(request, &granted(request), Duration::ZERO);
+        local_claims.remember_claim(request, &granted(request), Duration::ZERO, Duration::ZERO);
         local_claims.remember_outcome(&late_success(request, "1"), &done(), Duration::ZERO);
     }
-    local_claims.remember_claim(&requests[2], &granted(&requests[2]), Duration::ZERO);
+    local_claims.remember_claim(&requests[2], &granted(&requests[2]), Duration::ZERO, Duration::ZERO);
     let known = requests.each_ref().map(|request| known(&local_claims, request));
     assert!(!known[0] && known[2], "{known:?}");
 }
@@ -452,7 +508,7 @@ fn a_claim_that_outlives_its_lease_is_kept_as_unknown() {
     let terms = Terms { on_lease_end: LeaseEnd::Unknown, ..request.terms };
     let request = ClaimRequest { terms, ..request };
     let local_claims = LocalClaims::default();
-    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO);
+    local_claims.remember_claim(&request, &granted(&request), Duration::ZERO, Duration::ZERO);
     let after = request.terms.lease + LATER;
     local_claims.inner().change(&request.key.app, after, |_| ());
     let held = local_claims.live_claim(&request.key, after).unwrap();

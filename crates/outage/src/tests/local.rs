@@ -389,7 +389,8 @@ async fn an_app_with_a_forgotten_claim_in_progress_is_granted_nothing_locally() 
             lease_left: None,
             lease_ends_at: None,
         };
-        world.gateway.0.local_claims.remember_claim(&request, &ClaimResponse::Granted(grant), world.clock.monotonic());
+        let now = world.clock.monotonic();
+        world.gateway.0.local_claims.remember_claim(&request, &ClaimResponse::Granted(grant), now, now);
     }
     world.line.set(Way::Gone);
     let local = request(&world, ClaimOnOutage::Local);

@@ -174,10 +174,12 @@ fn no_grants() -> StoreAnswer {
 }
 
 fn grants(number: u64, from: u64, until: u64, end: GrantEnd) -> StoreAnswer {
+    StoreAnswer::Grants(Grants::default().with(&degraded(number, from, until, end), NOON).unwrap())
+}
+
+fn degraded(number: u64, from: u64, until: u64, end: GrantEnd) -> DegradedGrant {
     let (from, until) = (at(from), at(until));
-    let attempt = attempt(number);
-    let grant = DegradedGrant { attempt, from, until, until_take_over: until, takes_over: false, end };
-    StoreAnswer::Grants(Grants::default().with(&grant, NOON).unwrap())
+    DegradedGrant { attempt: attempt(number), from, until, until_take_over: until, takes_over: false, end }
 }
 
 const IN_PROGRESS: ClaimState = ClaimState::InProgress;
@@ -365,6 +367,24 @@ fn grants_that_overlap_are_reported_with_the_state_that_is_known_of_them() {
         let suspects: Vec<_> = found.map(|state| (OVERLAP, 2, state)).into_iter().collect();
         table.expect(&[claimed(1), theirs], "claim 1 for 10s, write 1 Lease 10-40", &[1], &suspects);
     }
+}
+
+/// Another gateway has only the outcome of the later one, and writes that it was granted when it was called.
+#[test]
+fn a_grant_by_this_gateway_after_the_end_of_another_is_no_overlap_however_early_it_is_written() {
+    let theirs = grants(2, 35, DAY, GrantEnd::Success);
+    let failed = Table::new().granted(10, 1).reported(41, 1, Outcome::Failure);
+    let answers = [theirs, superseded(), StoreAnswer::Found(None)];
+    let steps = "write 1 Lease 10-40, settle 1 failure by Journal, read";
+    failed.expect(&answers, steps, &[1, 2], &[(OVERLAP, 2, ClaimState::Succeeded)]);
+    let failed = failed.granted(42, 2);
+    failed.expect(&answers, steps, &[1, 2], &[]);
+    // Another gateway granted the same try.
+    let elsewhere = DegradedGrant { attempt: repeated(2), ..degraded(2, 35, DAY, GrantEnd::Success) };
+    let elsewhere = StoreAnswer::Grants(Grants::default().with(&elsewhere, NOON).unwrap());
+    let answers_elsewhere = [elsewhere, superseded(), StoreAnswer::Found(None)];
+    let (_, report) = failed.run(&answers_elsewhere);
+    assert_eq!(report.unwrap().suspects.len(), 1);
 }
 
 #[test]
