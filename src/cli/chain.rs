@@ -1,8 +1,10 @@
-//! `oncegate chain`: the chains of a running gateway, the active engine of each, and switching to another one.
+//! `oncegate chain`: the chains of a running gateway, the active engine of each, switching to another one, and holding automatic
+//! switches.
 
-use clap::Subcommand;
-use oncegate_admin::bodies::{Reason, SwitchChain};
+use clap::{Subcommand, ValueEnum};
+use oncegate_admin::bodies::{FailoverAction, Reason, SetFailover, SwitchChain};
 use oncegate_core::name::Name;
+use oncegate_core::terms::Span;
 use serde_json::Value;
 
 use super::admin_client::{AdminClient, QueryArgs};
@@ -14,7 +16,8 @@ Examples:
   oncegate chain list
   oncegate chain show default --output json
   oncegate chain switch default spare --reason \"INC-42: the disk of primary is failing\"
-  oncegate chain switch default spare --accept-loss --reason \"INC-42: the disk of primary is failing\"";
+  oncegate chain switch default spare --accept-loss --reason \"INC-42: the disk of primary is failing\"
+  oncegate chain failover default hold --for 30m --reason \"CHG-7: primary gets a new kernel\"";
 
 #[derive(Subcommand, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -48,6 +51,45 @@ pub(super) enum Action {
         #[command(flatten)]
         query: QueryArgs,
     },
+    /// Hold the automatic switches of a chain at every gateway, or allow them again
+    ///
+    /// Hold them before a planned restart of a store: the gateways would take it for an outage. Operators can switch the chain
+    /// all the same. The chain needs a table `failover` with mode = "automatic".
+    Failover {
+        /// Name of the chain, such as default
+        chain: Name,
+        /// Who switches it from now on
+        switching: Switching,
+        /// Time of `hold`, from 1s to 7d, such as 30m
+        #[arg(long = "for", value_name = "TIME", required_if_eq("switching", "hold"))]
+        time: Option<Span>,
+        /// Reason for the audit trail: one line, such as "CHG-7: primary gets a new kernel"
+        #[arg(long)]
+        reason: Reason,
+        #[command(flatten)]
+        query: QueryArgs,
+    },
+}
+
+/// Who switches a chain from now on.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub(super) enum Switching {
+    /// Operators only for the time of --for, then the gateways as well
+    Hold,
+    /// Operators only, until `automatic`
+    Manual,
+    /// The gateways as well
+    Automatic,
+}
+
+impl From<Switching> for FailoverAction {
+    fn from(switching: Switching) -> Self {
+        match switching {
+            Switching::Hold => Self::Hold,
+            Switching::Manual => Self::Manual,
+            Switching::Automatic => Self::Automatic,
+        }
+    }
 }
 
 const COLUMNS: &[Column] = &[
@@ -81,7 +123,26 @@ pub(super) fn run(action: Action, out: &mut impl Out) -> anyhow::Result<()> {
                 Ok(writeln!(out, "Locks that are held on {from} are free on {active}: stop their holders.")?)
             })
         }
+        Action::Failover { chain, switching, time, reason, query } => {
+            let body = SetFailover { action: switching.into(), time, reason };
+            query.post(&format!("/admin/v1/chains/{chain}/failover"), &body, out, held)
+        }
     }
+}
+
+/// Prints the state of automatic switches after a change.
+fn held(answer: &Value, out: &mut impl Out) -> anyhow::Result<()> {
+    let (chain, failover) = (cell(&answer["chain"]), &answer["failover"]);
+    if failover["hold"].is_object() {
+        writeln!(out, "Chain `{chain}` is not switched automatically: {}.", cell(&failover["next_switch"]))?;
+    } else {
+        writeln!(
+            out,
+            "Chain `{chain}` is switched automatically. The next switch: {}.",
+            cell(&failover["next_switch"])
+        )?;
+    }
+    Ok(())
 }
 
 fn show(chain: &Value, out: &mut impl Out) -> anyhow::Result<()> {

@@ -2,7 +2,6 @@
 
 use std::fmt::Write as _;
 
-use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::wait::PATIENCE;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -12,13 +11,6 @@ use crate::support::gateway;
 /// Duplicates in a batch, and batches at once.
 const ITEMS: usize = 1000;
 const BATCHES: usize = 32;
-
-/// A field of the kernel's account of a process, in KiB.
-fn kib(gateway: &Gateway, field: &str) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).expect("its account");
-    let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("the field");
-    line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().expect("a number")
-}
 
 #[tokio::test]
 async fn many_batches_of_duplicates_with_large_results_take_little_memory() {
@@ -45,14 +37,14 @@ async fn many_batches_of_duplicates_with_large_results_take_little_memory() {
         assert!(settled.body["items"].as_array().expect("items").iter().all(|item| item["status"] == 200));
     }
 
-    let before = kib(&gateway, "VmHWM");
+    let before = gateway.kib("VmHWM");
     let mut batches = JoinSet::new();
     for _ in 0..BATCHES {
         let (client, claims) = (client.clone(), claims.to_string());
         batches.spawn(async move { client.post_raw("/v1/claims/batch", claims).await.expect(200).body });
     }
     let answers: Vec<Value> = batches.join_all().await;
-    let grown = kib(&gateway, "VmHWM") - before;
+    let grown = gateway.kib("VmHWM") - before;
     for answer in &answers {
         for item in answer["items"].as_array().expect("items") {
             assert_eq!((&item["status"], &item["state"]), (&json!(409), &json!("succeeded")));

@@ -1,5 +1,6 @@
 //! Automatic switches of chains: three gateways, two stores and a witness, all real processes.
 
+mod hold;
 mod one_server;
 
 use std::time::Duration;
@@ -24,7 +25,7 @@ use crate::support::exposition::Page;
 use crate::support::gateway;
 
 /// Upper bound for everything that gateways do without an order, on a busy machine.
-const SOON: Duration = Duration::from_mins(1);
+pub(crate) const SOON: Duration = Duration::from_mins(1);
 
 /// Longest lease, and so the length of the freeze.
 const LEASE: Duration = Duration::from_secs(3);
@@ -45,7 +46,7 @@ fn watching_with(table: &str, a: &str, b: &str, w: &str) -> Setup {
 }
 
 /// The tables of the engines and the chain.
-fn chain_of(table: &str, a: &str, b: &str, w: &str) -> String {
+pub(crate) fn chain_of(table: &str, a: &str, b: &str, w: &str) -> String {
     format!(
         "[engines]\na = {a:?}\nb = {b:?}\nw = {w:?}\n\
          {table}engines = [\"a\", \"b\"]\n[chains.default.failover]\nwitness = \"w\"\nmode = \"automatic\"\n\

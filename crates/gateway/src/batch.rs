@@ -14,6 +14,7 @@ use hashbrown::hash_map::Entry;
 use oncegate_core::engine::EngineError;
 use oncegate_core::record::Key;
 
+pub(super) use self::answers::FittedAnswer;
 pub(super) use self::claims::run_claims;
 use super::within;
 

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use oncegate_core::clock::millis;
+use oncegate_core::engine::EngineError;
 use oncegate_core::record::Realm;
 use oncegate_core::tenant::AppKey;
 use serde::Serialize;
 
 use super::operator::{Filter, filtered};
 use super::{EngineHealth, Gateway, NamedChain, within};
-pub use crate::resilience::chain::{ChainStatus, ChainSwitchError, Switched};
+pub use crate::resilience::chain::{ChainStatus, ChainSwitchError, FailoverStatus, Hold, Switched};
 use crate::resilience::requirement::Requirement;
 
 /// Time limit of counting the claims of the active engine.
@@ -60,6 +62,17 @@ pub enum SwitchError {
     Rejected(ChainSwitchError),
 }
 
+/// Reason why automatic switches of a chain are not held, or not allowed again.
+#[derive(Debug)]
+pub enum HoldError {
+    /// There is no chain of this name. Holds the names of all.
+    UnknownChain(Vec<String>),
+    /// Only people switch the chain.
+    Manual,
+    /// The witness did not confirm it.
+    Witness(EngineError),
+}
+
 /// Number of live claims on the active engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ClaimCount {
@@ -72,7 +85,8 @@ pub enum ClaimCount {
 impl Gateway {
     /// Returns every chain, after a health check of its engines.
     pub async fn chains(&self) -> Vec<ShownChain> {
-        let health = self.engines_health().await;
+        let holds = join_all(self.engines.chains.values().map(|named| named.chain.read_hold()));
+        let (health, _) = tokio::join!(self.engines_health(), holds);
         let show = |(name, named): (&String, &NamedChain)| {
             let status = named.chain.status();
             let show_engine = |engine: &String| {
@@ -115,6 +129,15 @@ impl Gateway {
         self.chain(chain)?.chain.switch(to).await.map_err(SwitchError::Rejected)
     }
 
+    /// Holds the automatic switches of a chain at every gateway, or ends a hold. Returns the state after it.
+    ///
+    /// # Errors
+    /// It was not done, or may have been done.
+    pub async fn hold_switches(&self, chain: &str, hold: Option<Hold>) -> Result<FailoverStatus, HoldError> {
+        let named = self.engines.chains.get(chain).ok_or_else(|| HoldError::UnknownChain(self.chain_names()))?;
+        named.chain.set_hold(hold).await.map_err(HoldError::Witness)?.ok_or(HoldError::Manual)
+    }
+
     /// Counts the live claims of these apps on the active engine, if it can list claims.
     pub async fn count_claims(&self, chain: &str, apps: Vec<AppKey>) -> ClaimCount {
         let engine = self.engines.chains.get(chain).map(|named| named.policies.engine());
@@ -135,8 +158,11 @@ impl Gateway {
     }
 
     fn chain(&self, name: &str) -> Result<&NamedChain, SwitchError> {
-        let known = || SwitchError::UnknownChain(self.engines.chains.keys().cloned().collect());
-        self.engines.chains.get(name).ok_or_else(known)
+        self.engines.chains.get(name).ok_or_else(|| SwitchError::UnknownChain(self.chain_names()))
+    }
+
+    fn chain_names(&self) -> Vec<String> {
+        self.engines.chains.keys().cloned().collect()
     }
 }
 

@@ -18,8 +18,9 @@ use oncegate_telemetry::metrics::{ClaimResult, observed};
 use oncegate_telemetry::traces;
 use tracing::field::Empty;
 
+use super::batch::FittedAnswer;
 use super::result_memory::KeptResults;
-use super::{ClaimView, Failure, Gateway, StoreResult, batch, failure, within};
+use super::{ClaimView, Failure, Gateway, NamedChain, StoreResult, batch, failure, within};
 use crate::resilience::deadline_budget;
 use crate::tenants::App;
 use oncegate_outage::PolicyClaim;
@@ -139,13 +140,20 @@ impl Gateway {
         let claims: Vec<_> =
             prepared.iter().flatten().map(|(request, context)| PolicyClaim { request, context: *context }).collect();
         let span = traces::child!("claims", oncegate.app = %app.key, oncegate.items = claims.len());
-        let (answers, kept) = match self.policies(app) {
-            Ok(policies) => {
-                let memory = self.result_memory.of(&app.key);
-                traces::in_span!(
-                    span,
-                    batch::run_claims(policies, &claims, &memory, results_max, || self.since(started))
-                )
+        let (answers, kept) = match self.named_chain(app) {
+            Ok(NamedChain { chain, policies }) => {
+                let (memory, began) = (self.result_memory.of(&app.key), chain.moment());
+                let batch = batch::run_claims(policies, &claims, &memory, results_max, || self.since(started));
+                let (mut answers, kept) = traces::in_span!(span, batch);
+                // The first grants have waited for the last answer since the chain has checked them.
+                for (answer, claim) in answers.iter_mut().zip(&claims) {
+                    if answer.as_ref().is_ok_and(FittedAnswer::is_granted_by_store)
+                        && let Err(switched) = chain.check_grant(&began, &claim.request.key)
+                    {
+                        *answer = Err(switched);
+                    }
+                }
+                (answers, kept)
             }
             Err(error) => (batch::fail(claims.len(), &error), KeptResults::default()),
         };

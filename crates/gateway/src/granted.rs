@@ -4,10 +4,12 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
-use oncegate_core::record::Key;
+use oncegate_core::global_id::GlobalId;
+use oncegate_core::record::{ClaimId, Key};
 use oncegate_core::share::Newest;
 use oncegate_core::tenant::Operation;
 
+use crate::Gateway;
 use crate::tenants::App;
 
 /// Number of remembered claims, about 100 bytes each. All apps share the bound.
@@ -24,6 +26,13 @@ struct Known {
 impl Default for GrantedOperations {
     fn default() -> Self {
         Self(Mutex::new(Known { by_key: HashMap::new(), newest: Newest::new(REMEMBERED_MAX) }))
+    }
+}
+
+impl Gateway {
+    /// Returns the operation of a claim of the API, if it was granted here and its outcomes have their own outage policy.
+    pub fn granted_operation(&self, app: &App, global_id: GlobalId) -> Option<Operation> {
+        self.granted.of(app, &Key::new(&app.key, ClaimId::of_api(global_id)))
     }
 }
 

@@ -20,6 +20,13 @@ pub(crate) struct FittedAnswer {
     pub(crate) result_omitted: bool,
 }
 
+impl FittedAnswer {
+    /// Returns whether the store has granted the claim, and not a policy.
+    pub(crate) fn is_granted_by_store(&self) -> bool {
+        matches!(&self.answered, Answered { answer: ClaimResponse::Granted(_), policy: None })
+    }
+}
+
 /// The answers so far.
 pub(super) struct Answers<'a> {
     state: Mutex<State>,

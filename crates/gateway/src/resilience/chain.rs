@@ -7,6 +7,7 @@ mod follow;
 mod freeze;
 mod grants;
 mod member;
+mod moment;
 mod same_server;
 mod setup;
 mod state;
@@ -35,10 +36,11 @@ use oncegate_core::record::{Key, LiveClaim};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::core::{Core, View};
+pub use self::moment::Moment;
 pub use self::setup::{FailoverSetup, Setup, SwitchAction, SwitchRecorder, Times};
 pub use self::status::{
-    ChainStatus, ChainSwitchError, FailoverMode, FailoverStatus, LastSwitch, Phase, SwitchCause, Switched, ViewStatus,
-    WitnessStatus,
+    ChainStatus, ChainSwitchError, FailoverMode, FailoverStatus, Hold, LastSwitch, Phase, SwitchCause, Switched,
+    ViewStatus, WitnessStatus,
 };
 use self::switch::Order;
 use super::batch_part::BatchPart;
@@ -101,6 +103,26 @@ impl Chain {
         self.core.switch(to, Order::Operator).await
     }
 
+    /// Holds the automatic switches of the chain at every gateway, or ends a hold. Returns the state after it; `None`: the chain is
+    /// never switched automatically.
+    ///
+    /// # Errors
+    /// The witness did not confirm it.
+    pub async fn set_hold(&self, hold: Option<Hold>) -> Result<Option<FailoverStatus>, EngineError> {
+        let Some(failover) = self.core.failover.as_ref().filter(|failover| failover.is_automatic()) else {
+            return Ok(None);
+        };
+        failover.set_hold(hold).await?;
+        Ok(Some(failover.status(&self.core)))
+    }
+
+    /// Reads the hold at the witness, for operators who look. After a failure the status has the one that was read before.
+    pub(crate) async fn read_hold(&self) {
+        if let Some(failover) = &self.core.failover {
+            let _ = failover.read_hold().await;
+        }
+    }
+
     /// Returns whether gateways switch the chain automatically.
     pub(crate) fn switches_by_itself(&self) -> bool {
         self.core.failover.as_ref().is_some_and(failover::Failover::is_automatic)
@@ -136,6 +158,19 @@ impl Chain {
         }
         self.core.check_grants(view, shard)?;
         self.core.check_data(view, shard).await
+    }
+
+    /// Returns a record that may hold a grant to repeat, read from an engine that may grant before and after it. A repeat needs no room and
+    /// changes nothing, so what the chain requires of its engine is not asked for; but a chain that closes, or has lost data,
+    /// may have granted the same to another caller.
+    pub(crate) async fn get_granted(&self, name: &RecordName, deadline: Duration) -> Result<RecordView, EngineError> {
+        let started = self.core.fresh_view().await?;
+        let engine = self.engine(&started)?;
+        let shard = self.core.freeze.shard_of_record(engine, name);
+        self.core.check_grants(&started, shard)?;
+        self.core.check_data(&started, shard).await?;
+        let view = engine.get_record(name, deadline).await.map_err(EngineError::of_read)?;
+        if self.core.is_current(&started, shard) { Ok(view) } else { Err(switched()) }
     }
 
     /// Returns the shards of a batch whose claims may not be granted now, and why.

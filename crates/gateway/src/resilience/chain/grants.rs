@@ -14,8 +14,12 @@ use super::core::{Core, View};
 use super::member::Member;
 use super::status::Phase;
 
-/// Value of the record. Another value is of a later release, and is not overwritten.
+/// Value of the record of a shard that has its data.
 const KEPT: &str = "kept";
+
+/// Value of a record that was written while the shard lost its data: it counts as absent. Another value is of a later release, and is
+/// not overwritten.
+const LOST: &str = "lost";
 
 /// Begins freezes when there is reason to, and records in the store when they are over, even without calls.
 pub(super) async fn watch(core: Arc<Core>, stop: CancellationToken) {
@@ -55,7 +59,7 @@ impl Core {
             let name = member.engine.metadata_name(shard, &record);
             // Slots have moved, and the record of the shard with them: it needs another one.
             if member.losses.get(shard).record.load().as_deref() != Some(&name) {
-                let _ = self.mark_shard_as_kept(member, shard, &record).await;
+                let _ = self.mark_shard_as_kept(member, shard, &record, member.engine.losses(shard)).await;
             }
         }
     }
@@ -85,7 +89,7 @@ impl Core {
             }
             // Started just now, by this call or another one.
             self.check_freeze(shard)?;
-            self.mark_shard_as_kept(member, shard, &evidence).await?;
+            self.mark_shard_as_kept(member, shard, &evidence, losses).await?;
         }
         if is_kept {
             known.record.store(Some(Arc::new(name)));
@@ -101,19 +105,29 @@ impl Core {
     pub(super) async fn mark_as_kept(&self, member: &Member) -> Result<(), EngineError> {
         if self.freeze.on_loss {
             let (shards, record) = (member.engine.shards(), &self.freeze.record);
-            try_join_all(shards.into_iter().map(|shard| self.mark_shard_as_kept(member, shard, record))).await?;
+            let mark = |shard| self.mark_shard_as_kept(member, shard, record, member.engine.losses(shard));
+            try_join_all(shards.into_iter().map(mark)).await?;
         }
         Ok(())
     }
 
-    async fn mark_shard_as_kept(&self, member: &Member, shard: u16, record: &str) -> Result<(), EngineError> {
-        let kept = Metadata::new(KEPT).map_err(|error| EngineError::incompatible(error.to_string()))?;
+    /// Records that a shard has its data, after this many losses.
+    async fn mark_shard_as_kept(
+        &self,
+        member: &Member,
+        shard: u16,
+        record: &str,
+        losses: u64,
+    ) -> Result<(), EngineError> {
         let name = member.engine.metadata_name(shard, record);
-        if member.write(&name, None, &kept).await? {
-            member.losses.get(shard).record.store(Some(Arc::new(name)));
-            return Ok(());
+        set(member, &name, LOST, KEPT).await?;
+        // The write may have met the shard after another loss. Then it would let gateways grant that start later.
+        if self.freeze.on_loss && member.engine.losses(shard) != losses {
+            set(member, &name, KEPT, LOST).await?;
+            return Err(EngineError::unavailable("the store has lost its data again"));
         }
-        Err(EngineError::incompatible(format!("its metadata record `{name}` cannot be read by this release")))
+        member.losses.get(shard).record.store(Some(Arc::new(name)));
+        Ok(())
     }
 
     /// Begins a freeze if a shard of the active store has lost its data since the last call.
@@ -206,6 +220,21 @@ impl Core {
     }
 }
 
+/// Sets the record of a shard, if it is absent or has the value `from`.
+async fn set(member: &Member, name: &str, from: &str, to: &str) -> Result<(), EngineError> {
+    let value = Metadata::new(to).map_err(|error| EngineError::incompatible(error.to_string()))?;
+    let change = |stored: Option<&Metadata>| match stored.map(Metadata::as_str) {
+        None => Ok(Some(value.clone())),
+        Some(stored) if stored == from => Ok(Some(value.clone())),
+        Some(stored) if stored == to => Ok(None),
+        Some(_) => {
+            let why = format!("its metadata record `{name}` cannot be read by this release");
+            Err(EngineError::incompatible(why))
+        }
+    };
+    member.replace(name, change).await.map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use oncegate_core::attempt::SystemEntropy;
@@ -214,7 +243,7 @@ mod tests {
     use oncegate_core::engine::faulty::{Fault, Faulty};
     use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
     use oncegate_core::engine::sharded::Sharded;
-    use oncegate_core::engine::{Engine, RecordName};
+    use oncegate_core::engine::{Engine, RecordName, Topology as _};
     use oncegate_core::record::Key;
     use oncegate_core::terms::OnDataLoss;
 
@@ -284,6 +313,25 @@ mod tests {
         assert_eq!(held(), Some(0.0), "it was reported");
         core.begin_freeze(&core.members[0], 0, 2, None);
         assert_eq!(held(), Some(1.0));
+    }
+
+    /// The store may lose its data again while the record is on its way to it.
+    #[tokio::test(start_paused = true)]
+    async fn a_record_that_met_another_loss_counts_as_absent() {
+        let (core, engines) = core("lost-again", OnDataLoss::Freeze);
+        let (member, record) = (&core.members[0], core.freeze.record.clone());
+        let name = member.engine.metadata_name(0, &record);
+        let stored = async || member.read(&name).await.unwrap().map(|record| record.as_str().to_owned());
+        let losses = engines[0].losses(0);
+        engines[0].lose_data();
+        let refused = core.mark_shard_as_kept(member, 0, &record, losses).await;
+        assert!(matches!(refused, Err(EngineError::Determinate(_))), "{refused:?}");
+        assert_eq!(stored().await.as_deref(), Some(LOST));
+        assert!(core.check_data(&core.view(), 0).await.is_err(), "grants are frozen");
+        core.mark_shard_as_kept(member, 0, &record, losses + 1).await.unwrap();
+        assert_eq!(stored().await.as_deref(), Some(KEPT));
+        let other = set(member, &name, KEPT, "newer").await.and(set(member, &name, LOST, KEPT).await);
+        assert!(matches!(other, Err(EngineError::Determinate(_))), "a later release has written it");
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,6 +13,9 @@ use tokio::time::timeout;
 use crate::resilience::deadline_budget::CHAIN_METADATA_TIMEOUT;
 use crate::resilience::per_shard::PerShard;
 
+/// Writes of a record that lose against those of other gateways, before a call fails.
+const WRITES_MAX: usize = 4;
+
 /// One engine of a chain, or its witness.
 pub(super) struct Member {
     pub(super) name: String,
@@ -139,6 +142,23 @@ impl Member {
         let late = |_| Err(EngineError::indeterminate("the engine does not answer in time"));
         let write = self.engine.compare_and_set_metadata(name, expected, new);
         timeout(CHAIN_METADATA_TIMEOUT, write).await.unwrap_or_else(late)
+    }
+
+    /// Replaces a metadata record by what `new` makes of it; again, if another gateway has written it in between. Returns false if
+    /// `new` makes nothing of it.
+    pub(super) async fn replace(
+        &self,
+        name: &str,
+        new: impl Fn(Option<&Metadata>) -> Result<Option<Metadata>, EngineError>,
+    ) -> Result<bool, EngineError> {
+        for _ in 0..WRITES_MAX {
+            let stored = self.read(name).await?;
+            let Some(new) = new(stored.as_ref())? else { return Ok(false) };
+            if self.write(name, stored.as_ref(), &new).await? {
+                return Ok(true);
+            }
+        }
+        Err(EngineError::unavailable("other gateways write at the same time"))
     }
 
     /// Refuses a store that lacks the required capability, and a witness that is lost together with an engine.

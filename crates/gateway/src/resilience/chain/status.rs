@@ -6,6 +6,8 @@ use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::EngineError;
 use serde::{Deserialize, Serialize};
 
+pub use super::failover::hold::Hold;
+
 /// State of a chain.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ChainStatus {
@@ -39,6 +41,8 @@ pub struct FailoverStatus {
     pub witness: WitnessStatus,
     /// `possible`, or the reason why the chain would not be switched automatically now.
     pub next_switch: String,
+    /// The hold of automatic switches; `None` if there is none, or it has ended.
+    pub hold: Option<Hold>,
     /// Views of the gateways that run, this one first.
     pub views: Vec<ViewStatus>,
     /// The last switch; `None` if there was none, or it was made without the witness.

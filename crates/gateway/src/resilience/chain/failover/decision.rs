@@ -47,6 +47,8 @@ pub(super) enum WitnessState {
 pub(super) struct Situation {
     /// False if only people switch the chain.
     pub(super) is_automatic: bool,
+    /// The hold of an operator.
+    pub(super) hold: Option<String>,
     /// Time that the active engine must be out.
     pub(super) after: Duration,
     /// The chain is being switched.
@@ -92,6 +94,8 @@ pub(super) struct Majority {
 pub(super) enum Refusal {
     /// Only people switch it.
     Manual,
+    /// An operator holds automatic switches.
+    Held(String),
     /// The active engine answers.
     Answers,
     /// A switch is in progress.
@@ -146,6 +150,9 @@ impl Situation {
         if !self.is_automatic {
             return Some(Refusal::Manual);
         }
+        if let Some(hold) = &self.hold {
+            return Some(Refusal::Held(hold.clone()));
+        }
         if self.is_closing {
             return Some(Refusal::Closing);
         }
@@ -194,7 +201,7 @@ impl fmt::Display for Refusal {
             Self::Closing => f.write_str("the chain is being switched"),
             Self::WitnessOut(why) => write!(f, "the witness is out: {why}"),
             Self::WitnessDiffers => f.write_str("the witness has the record of another switch"),
-            Self::OneServer(why) => f.write_str(why),
+            Self::Held(why) | Self::OneServer(why) => f.write_str(why),
             Self::Return => f.write_str("only an operator returns to an earlier engine of the chain"),
             Self::TooSoon => f.write_str("the active engine changed less than a minute ago"),
             Self::NextOut => f.write_str("the other engine does not answer"),
@@ -222,6 +229,7 @@ mod tests {
     fn situation(others: Vec<OtherView>) -> Situation {
         Situation {
             is_automatic: true,
+            hold: None,
             after: 3 * SECOND,
             is_closing: false,
             is_preferred: true,
@@ -296,8 +304,9 @@ mod tests {
     fn each_obstacle_stops_a_switch_and_is_named_before_the_store_is_out() {
         let usual = situation(vec![other(OUT)]);
         let foreign = OtherView { same_chain: false, ..other(OUT) };
-        let obstacles: [(Situation, &str); 11] = [
+        let obstacles: [(Situation, &str); 12] = [
             (Situation { is_automatic: false, ..usual.clone() }, "manual"),
+            (Situation { hold: Some("`alice` holds".into()), ..usual.clone() }, "`alice` holds"),
             (Situation { is_closing: true, ..usual.clone() }, "being switched"),
             (Situation { witness: WitnessState::Out("no route".into()), ..usual.clone() }, "witness is out: no route"),
             (Situation { witness: WitnessState::Differs, ..usual.clone() }, "another switch"),

@@ -54,16 +54,25 @@ struct Rounds {
     retry_at: Duration,
 }
 
+/// Returns whether no operator holds switches now. A witness that does not answer allows none either.
+async fn is_allowed(core: &Core, failover: &Failover) -> bool {
+    failover.read_hold().await.is_ok() && failover.hold_at(core.clock.wall()).is_none()
+}
+
 impl Rounds {
     async fn round(&mut self, core: &Arc<Core>) {
         let Some(failover) = &core.failover else { return };
         self.share_views(core, failover).await;
+        if failover.hold_at(core.clock.wall()).is_some() {
+            // It may have been ended at another gateway. If the witness does not answer, the hold remains.
+            let _ = failover.read_hold().await;
+        }
         self.report_witness(core, failover);
         let Some(situation) = failover.situation(core) else { return };
         match situation.decide() {
             Decision::Stay(refusal) => self.report_refusal(core, &situation, &refusal),
             Decision::Switch(majority) => {
-                if core.clock.monotonic() >= self.retry_at {
+                if core.clock.monotonic() >= self.retry_at && is_allowed(core, failover).await {
                     self.switch(core, failover, &situation, majority).await;
                 }
             }

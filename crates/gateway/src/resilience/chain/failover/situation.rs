@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use oncegate_core::clock::{Timestamp, millis};
-use oncegate_core::engine::EngineError;
+use oncegate_core::engine::{EngineError, Metadata};
 
 use super::Failover;
 use super::decision::{self, Decision, OtherView, Situation, WitnessState};
@@ -13,9 +13,6 @@ use crate::resilience::chain::core::Core;
 use crate::resilience::chain::member::{Member, Seen};
 use crate::resilience::chain::status::{FailoverStatus, LastSwitch, Phase, ViewStatus, WitnessStatus};
 use crate::roster::Known;
-
-/// Writes of a view that lose against those of other gateways, before the next try waits for its turn.
-const WRITES_MAX: usize = 4;
 
 impl Failover {
     /// Returns the state as operators see it.
@@ -38,6 +35,7 @@ impl Failover {
             gateway: self.gateway.clone(),
             witness: WitnessStatus { engine: self.witness.name.clone(), up: is_up, detail },
             next_switch,
+            hold: self.hold_at(core.clock.wall()).map(|hold| (*hold).clone()),
             views: self.shown_views(core),
             last_switch: state.note.as_ref().map(|note| LastSwitch {
                 from: state.previous.clone(),
@@ -83,6 +81,7 @@ impl Failover {
         };
         Some(Situation {
             is_automatic: self.is_automatic(),
+            hold: self.hold_at(core.clock.wall()).map(|hold| hold.to_string()),
             after: self.after,
             is_closing: view.state.phase == Phase::Closing,
             is_preferred: active < next,
@@ -125,20 +124,13 @@ impl Failover {
     /// Writes this gateway's view, and reads the others. Returns false if the record has no room for it.
     pub(super) async fn write_view(&self, core: &Core) -> Result<bool, EngineError> {
         self.number.fetch_add(1, Ordering::Relaxed);
-        for _ in 0..WRITES_MAX {
-            let stored = self.witness.read(&self.record).await?;
+        let add = |stored: Option<&Metadata>| {
             let (own, now) = (self.own_view(core), core.clock.monotonic());
-            let new = {
-                let mut views = self.views();
-                views.read(stored.as_ref(), now)?;
-                views.with(&own, now)?
-            };
-            let Some(new) = new else { return Ok(false) };
-            if self.witness.write(&self.record, stored.as_ref(), &new).await? {
-                return Ok(true);
-            }
-        }
-        Err(EngineError::unavailable("other gateways write at the same time"))
+            let mut views = self.views();
+            views.read(stored, now)?;
+            views.with(&own, now)
+        };
+        self.witness.replace(&self.record, add).await
     }
 
     pub(super) async fn read_views(&self, core: &Core) -> Result<(), EngineError> {

@@ -614,3 +614,49 @@ fn usual_moves(chain: &Chain) -> Pin<Box<dyn Future<Output = ()> + '_>> {
         panic!("not in a minute: {:?}", chain.status());
     })
 }
+
+/// The others have not read it when their store goes out.
+#[tokio::test(start_paused = true)]
+async fn a_hold_stops_automatic_switches_at_every_gateway_until_it_ends() {
+    let hold = |until| Some(Hold { until, who: "alice".into(), reason: "INC-1: restart".into() });
+    for ends_by_itself in [true, false] {
+        let three = Three::new();
+        let gateways = three.three_gateways().await;
+        let end = three.stores.clock.wall().plus(120 * SECOND);
+        let stopped = gateways[0].chain.set_hold(hold(ends_by_itself.then_some(end))).await.unwrap().unwrap();
+        assert!(
+            stopped.hold.is_some() && stopped.next_switch.starts_with("`alice` holds automatic switches"),
+            "{stopped:?}"
+        );
+        for gateway in &gateways {
+            gateway.cut(0);
+        }
+        sleep(60 * SECOND).await;
+        for gateway in &gateways {
+            assert_eq!((gateway.active().as_str(), gateway.failover().hold), ("a", stopped.hold.clone()));
+        }
+        assert_eq!(three.trail(), Vec::<String>::new());
+        if ends_by_itself {
+            sleep(61 * SECOND).await;
+        } else {
+            let ended = gateways[1].chain.set_hold(None).await.unwrap().unwrap();
+            assert_eq!(ended.hold, None);
+        }
+        for gateway in &gateways {
+            gateway.wait_until_active("b").await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_by_hand_is_for_chains_that_gateways_switch_and_needs_the_witness() {
+    let three = Three::new();
+    let [one, ..] = three.three_gateways().await;
+    let hold = Hold { until: None, who: "alice".into(), reason: "INC-1".into() };
+    one.witness.set(Fault::Refused);
+    assert!(one.chain.set_hold(Some(hold.clone())).await.is_err());
+    assert_eq!(one.failover().hold, None);
+    let (mut setup, _engines) = three.stores.setup(OnDataLoss::Resume);
+    setup.failover = Some(FailoverSetup { mode: FailoverMode::Manual, ..with_witness(three.witness.clone()) });
+    assert_eq!(Chain::start(setup).set_hold(Some(hold)).await, Ok(None));
+}

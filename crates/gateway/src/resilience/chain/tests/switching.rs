@@ -21,6 +21,19 @@ async fn a_switch_reaches_every_gateway_and_those_that_start_later() {
     here.wait_until_active("a").await;
 }
 
+/// The engine that was read may no longer be the one that grants.
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_was_read_before_a_switch_is_not_granted_again_after_it() {
+    let stores = Stores::new(&["a", "b"]);
+    let gateway = stores.gateway();
+    gateway.granted().await;
+    gateway.engines[0].set(DELAYED);
+    let name = RecordName::Grants(fresh_claim().key);
+    let (read, switched) = tokio::join!(gateway.chain.get_granted(&name, DEADLINE), gateway.chain.switch("b"));
+    assert!(matches!(read, Err(EngineError::Indeterminate(_))), "{read:?}");
+    switched.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn during_a_switch_no_gateway_grants_and_outcomes_go_to_the_previous_engine() {
     let stores = Stores::new(&["a", "b"]);
@@ -38,6 +51,11 @@ async fn during_a_switch_no_gateway_grants_and_outcomes_go_to_the_previous_engin
         assert_eq!(status.switching_to.as_deref(), Some("b"));
         let refused = gateway.claim(&fresh_claim()).await;
         assert!(is_paused(&refused), "{refused:?}");
+        let read = gateway.chain.get_granted(&RecordName::Metadata("a".into()), DEADLINE).await;
+        assert!(
+            matches!(read, Err(EngineError::Determinate(Determinate::Paused(_)))),
+            "no hold is granted again: {read:?}"
+        );
     }
     let renewal = RenewalRequest { key: held.key.clone(), attempt: held.attempt.clone(), lease: None };
     assert!(matches!(there.chain.renew(&renewal, DEADLINE).await, Ok(RenewalResponse::Renewed { .. })));
@@ -179,6 +197,20 @@ async fn during_a_switch_a_claim_that_the_store_knows_is_paused_too() {
     let (switched, (alone, in_batch)) = tokio::join!(gateway.chain.switch("b"), claim);
     switched.unwrap();
     assert!(is_paused(&alone) && is_paused(&in_batch), "{alone:?} {in_batch:?}");
+}
+
+/// The first claims of a batch are answered with the last one.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_waits_while_the_chain_is_switched_does_not_stand() {
+    let stores = Stores::new(&["a", "b"]);
+    let (here, there) = (stores.gateway(), stores.gateway());
+    let (key, began) = (there.granted().await.key, there.chain.moment());
+    assert_eq!(there.chain.check_grant(&began, &key), Ok(()));
+    here.chain.switch("b").await.unwrap();
+    there.wait_until_active("b").await;
+    let refused = there.chain.check_grant(&began, &key);
+    assert!(matches!(refused, Err(EngineError::Indeterminate(_))), "{refused:?}");
+    assert_eq!(there.chain.check_grant(&there.chain.moment(), &key), Ok(()));
 }
 
 /// An outcome that the previous engine certainly did not take is not made uncertain by the new one.
