@@ -138,3 +138,59 @@ async fn a_caller_that_loses_its_access_while_it_waits_gets_what_a_new_call_gets
         }
     }
 }
+
+/// What they wait for is in a chain that new calls do not use, so a grant there would let an operation run twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_waits_while_its_app_moves_to_another_chain_is_not_granted_in_the_old_one() {
+    let (upstream, port) = Upstream::start().await;
+    let proxy = config("", &at(port), "wait = \"25s\"\n").replace("\"default\"", "\"shop\"");
+    let engines = "[engines]\nprimary = \"memory:\"\nspare = \"memory:\"\n[chains.default]\nengines = [\"primary\"]\n\
+                   [chains.other]\nengines = [\"spare\"]\n";
+    let before = format!("{engines}{}", apps(&proxy, &[STAYS], ""));
+    let gateway = gateway::on_configured().config(&before).start().await;
+    let shop = gateway.client().with_credential(&format!("shop.{STAYS}"));
+    for way in ways() {
+        take(&shop, way).await.expect(201);
+    }
+    let order = |caller: Caller| tokio::spawn(async move { caller.post("/orders/slow", "k-1", "one").await.status });
+    let first = order(Caller::of(&gateway));
+    until("the upstream has it", SOON, async || upstream.effects() == 1).await;
+    let wait = || {
+        let call = |(path, fields, body): Way| {
+            let client = shop.clone();
+            tokio::spawn(async move { client.send("POST", path, fields, body.to_string()).await })
+        };
+        ways().map(call)
+    };
+    let all_wait = async |claims: u64| {
+        until("the claims wait", SOON, async || waiting(&gateway).await == claims).await;
+        until("the fair request waits", SOON, async || {
+            shop.get("/v1/locks/fair").await.body["waiting"].as_u64() == Some(1)
+        })
+        .await;
+    };
+    let (calls, repeat) = (wait(), order(Caller::of(&gateway)));
+    all_wait(4).await;
+
+    reload(&gateway, &format!("{engines}{}", apps(&proxy, &[STAYS], "chain = \"other\"")));
+    for ((path, ..), call) in ways().into_iter().zip(calls) {
+        assert_eq!(answered(call).await.code(), (503, "store_unavailable"), "{path}");
+    }
+    assert_eq!(answered(repeat).await, 503);
+    upstream.gate.add_permits(1);
+    assert_eq!((answered(first).await, upstream.effects()), (201, 1));
+
+    // In the other chain nothing is held. Who waits there gets what is freed there.
+    let mut held = Vec::new();
+    for way in ways() {
+        held.push(take(&shop, way).await.expect(201));
+    }
+    let calls = wait();
+    all_wait(3).await;
+    for (way, held) in ways().into_iter().zip(&held) {
+        free(&shop, way.0, held).await;
+    }
+    for ((path, ..), call) in ways().into_iter().zip(calls) {
+        assert_eq!(answered(call).await.status, 201, "{path}");
+    }
+}

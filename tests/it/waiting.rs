@@ -18,6 +18,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
+use crate::admin::{alice, operated};
 use crate::support::exposition::Page;
 use crate::support::gateway;
 
@@ -203,6 +204,38 @@ async fn callers_that_wait_hold_no_permit_and_are_bounded() {
         assert_eq!(answer.headers["preference-applied"], "wait=15", "it is shortened");
         assert_eq!(answer.body["state"], "succeeded");
     }
+}
+
+/// While a call waits, no permit bounds how many bodies exist.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_wait_keep_no_body() {
+    const CALLS: u64 = 100;
+    let setup = operated("memory:").env("ONCEGATE_LIMITS__WAITING", 1000).env("ONCEGATE_LIMITS__WAIT_MAX", "5m");
+    let gateway = setup.start().await;
+    let client = gateway.client();
+    client.post("/v1/claims", &json!({ "contents": 1, "lease": "10m" })).await.expect(201);
+    client.post("/v1/locks/report/holds", &json!({ "lease": "10m" })).await.expect(201);
+    let operator = alice(&gateway);
+    let before = gateway.kib("VmRSS");
+    let mut waits = Vec::new();
+    for number in 0..CALLS {
+        // White space is part of a body, and of nothing that is stored.
+        let white = " ".repeat(1_000_000);
+        let (path, body) = match number % 2 {
+            0 => ("/v1/claims", format!("{{\"contents\": 1, \"wait\": \"5m\"{white}}}")),
+            _ => ("/v1/locks/report/holds", format!("{{\"wait\": \"5m\"{white}}}")),
+        };
+        let client = client.clone();
+        waits.push(tokio::spawn(async move { client.post_raw(path, body).await }));
+        until("it waits", SOON, async || {
+            operator.get("/admin/v1/waiting").await.expect(200).body["callers"].as_u64() > Some(number)
+        })
+        .await;
+    }
+    let grown = gateway.kib("VmRSS").saturating_sub(before);
+    // What the allocator keeps of bodies that came and went is some of it.
+    assert!(grown < CALLS * 1000 * 2 / 3, "{grown} KiB more for {CALLS} callers");
+    assert!(waits.iter().all(|waits| !waits.is_finished()));
 }
 
 #[tokio::test]

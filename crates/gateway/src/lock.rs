@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use oncegate_core::attempt::{Attempt, Nonce};
 use oncegate_core::clock::{Timestamp, millis};
-use oncegate_core::engine::{Engine, EngineError, RecordName, SharedRecord};
+use oncegate_core::engine::{EngineError, RecordName, SharedRecord};
 use oncegate_core::lock::{
     AcquireRequest, AcquireResponse, LockMode, LockName, LockRecord, RenewLockResponse, ShortHash, UnlockResponse,
 };
@@ -74,14 +74,16 @@ impl Gateway {
         let span = traces::child!("lock", oncegate.app = %app.key, oncegate.result = Empty);
         let waiting = self.locks.begin_wait(app, wait);
         let wait = waiting.as_ref().map_or(Duration::ZERO, |_| wait);
-        let queue = self.lock_queue(app, &name, true)?;
-        let store_deadline = deadline * STORE_PART.0 / STORE_PART.1;
-        let call = queue.request(Action::Acquire(request), wait, store_deadline, Some(begins));
-        let answer = traces::in_span!(span, within(wait + deadline, call));
-        let nonce = attempt.nonce().clone();
-        let answer = match answer {
-            Ok(answer) => self.acquired(name, mode, &attempt, lease, &answer, started),
-            Err(error) => Err(failure(error, Some(nonce))),
+        let answer = match self.lock_queue(app, &name, true) {
+            Ok(queue) => {
+                let store_deadline = deadline * STORE_PART.0 / STORE_PART.1;
+                let call = queue.request(Action::Acquire(request), wait, store_deadline, Some(begins));
+                match traces::in_span!(span, within(wait + deadline, call)) {
+                    Ok(answer) => self.acquired(name, mode, &attempt, lease, &answer, started),
+                    Err(error) => Err(failure(error, Some(attempt.nonce().clone()))),
+                }
+            }
+            Err(refused) => Err(refused),
         };
         let result = lock_result(&answer);
         if !span.is_none() {
@@ -243,8 +245,8 @@ impl Gateway {
     }
 
     fn lock_queue(&self, app: &App, name: &LockName, is_new: bool) -> Result<Arc<Queue>, Failure> {
-        let engine: Arc<dyn Engine> = self.named_chain(app).map_err(|why| failure(why, None))?.chain.clone();
-        self.locks.queue(&app.key, name, &engine, is_new).ok_or(Failure::TooManyLocks(NAMES_MAX))
+        let chain = &self.named_chain(app).map_err(|why| failure(why, None))?.chain;
+        self.locks.queue(&app.key, name, chain, is_new).ok_or(Failure::TooManyLocks(NAMES_MAX))
     }
 
     fn acquired(

@@ -36,14 +36,22 @@ pub(super) struct Waiters {
     draining: CancellationToken,
 }
 
+/// Name of a queue: a key, in the chain of its app. An app that moves to another chain leaves its claims behind, so calls from
+/// before and after do not wait for the same claim.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct QueueName {
+    chain: Arc<str>,
+    key: Key,
+}
+
 #[derive(Default)]
 struct State {
-    queues: HashMap<Key, Queue>,
+    queues: HashMap<QueueName, Queue>,
     /// Number of the next caller.
     next: u64,
 }
 
-/// The callers that wait for one key. It exists for as long as its driver.
+/// The callers that wait for one key of a chain. It exists for as long as its driver.
 struct Queue {
     entries: VecDeque<Entry>,
     /// The claim that blocks the callers, as of the last answer of the store.
@@ -78,7 +86,7 @@ enum Verdict {
 /// The place of a caller in its queue. Dropped, it leaves.
 struct Ticket<'a> {
     waiters: &'a Waiters,
-    request: Arc<ClaimRequest>,
+    queue: QueueName,
     number: u64,
     verdict: oneshot::Receiver<Verdict>,
     is_leaving: Arc<AtomicBool>,
@@ -98,35 +106,37 @@ impl Waiters {
     /// Joins the queue of a key, if there is one and the store would answer with the claim that blocks it.
     fn join(
         &self,
+        name: &QueueName,
         request: &Arc<ClaimRequest>,
         context: CallContext<ClaimOnOutage>,
         since: Duration,
     ) -> Option<Ticket<'_>> {
         let mut state = self.state();
-        let queue = state.queues.get(&request.key)?;
+        let queue = state.queues.get(name)?;
         let decided = claim::claim(Some(&queue.live), request, None);
         matches!(decided, (Effect::Keep, ClaimResponse::Duplicate(_))).then_some(())?;
-        self.add(&mut state, request, context, since)
+        self.add(&mut state, name, request, context, since)
     }
 
     /// Enters the queue of a key behind this claim. Returns whether the caller must start its driver. `None`: no more
     /// callers may wait.
     fn enter(
         &self,
+        name: &QueueName,
         request: &Arc<ClaimRequest>,
         context: CallContext<ClaimOnOutage>,
         since: Duration,
         (live, found_at): (&LiveClaim, Duration),
     ) -> Option<(Ticket<'_>, bool)> {
         let mut state = self.state();
-        let is_new = !state.queues.contains_key(&request.key);
+        let is_new = !state.queues.contains_key(name);
         if is_new {
             let queue = Queue { entries: VecDeque::new(), live: live.clone(), found_at };
-            state.queues.insert(request.key.clone(), queue);
+            state.queues.insert(name.clone(), queue);
         }
-        let ticket = self.add(&mut state, request, context, since);
+        let ticket = self.add(&mut state, name, request, context, since);
         if ticket.is_none() && is_new {
-            state.queues.remove(&request.key);
+            state.queues.remove(name);
         }
         Some((ticket?, is_new))
     }
@@ -135,6 +145,7 @@ impl Waiters {
     fn add(
         &self,
         state: &mut State,
+        name: &QueueName,
         request: &Arc<ClaimRequest>,
         context: CallContext<ClaimOnOutage>,
         since: Duration,
@@ -143,51 +154,51 @@ impl Waiters {
             return None;
         }
         let permit = self.permits.take(&request.key.app)?;
-        let queue = state.queues.get_mut(&request.key)?;
+        let queue = state.queues.get_mut(name)?;
         let (sender, verdict) = oneshot::channel();
         let (number, is_leaving) = (state.next, Arc::new(AtomicBool::new(false)));
         let entry =
             Entry { number, since, request: request.clone(), context, verdict: sender, is_leaving: is_leaving.clone() };
         queue.entries.push_back(entry);
         state.next += 1;
-        Some(Ticket { waiters: self, request: request.clone(), number, verdict, is_leaving, _permit: permit })
+        Some(Ticket { waiters: self, queue: name.clone(), number, verdict, is_leaving, _permit: permit })
     }
 
     /// Returns the claims that are waited for, each with the calls that wait.
     pub(super) fn waited_for(&self) -> Vec<(Key, Operation, Calls)> {
         let state = self.state();
-        let waited_for = |(key, queue): (&Key, &Queue)| {
+        let waited_for = |(name, queue): (&QueueName, &Queue)| {
             let calls = Calls::of(queue.entries.iter().map(|entry| (entry.since, entry.request.caller.as_ref())))?;
             let operation = queue.entries.front()?.request.operation.clone();
-            Some((key.clone(), operation, calls))
+            Some((name.key.clone(), operation, calls))
         };
         state.queues.iter().filter_map(waited_for).collect()
     }
 
-    /// Takes the first caller of a key out of its queue. Ends the queue if there is none.
-    fn take_first(&self, key: &Key) -> Option<Entry> {
+    /// Takes the first caller out of a queue. Ends the queue if there is none.
+    fn take_first(&self, name: &QueueName) -> Option<Entry> {
         let mut state = self.state();
-        let queue = state.queues.get_mut(key)?;
+        let queue = state.queues.get_mut(name)?;
         while let Some(entry) = queue.entries.pop_front() {
             if !entry.verdict.is_closed() {
                 return Some(entry);
             }
         }
-        state.queues.remove(key);
+        state.queues.remove(name);
         None
     }
 
-    /// Answers the callers of a key from the store's answer to the first one. Returns the time until the end of the
+    /// Answers the callers of a queue from the store's answer to the first one. Returns the time until the end of the
     /// claim that blocks them, or `None` if there is no reason to wait.
     fn answered(
         &self,
-        key: &Key,
+        name: &QueueName,
         first: Entry,
         answer: Result<Answered<ClaimResponse>, EngineError>,
         asked_at: Duration,
     ) -> Option<Duration> {
         let mut state = self.state();
-        let queue = state.queues.get_mut(key)?;
+        let queue = state.queues.get_mut(name)?;
         let live = match &answer {
             Ok(Answered { policy: Some(_), .. }) => {
                 // The outage policy answers each of the others, too.
@@ -235,8 +246,8 @@ impl Waiters {
     }
 
     /// Ends a queue whose driver has failed. Its callers ask again.
-    fn abandon(&self, key: &Key) {
-        self.state().queues.remove(key);
+    fn abandon(&self, name: &QueueName) {
+        self.state().queues.remove(name);
     }
 
     /// Answers all callers, and lets no more wait.
@@ -302,7 +313,7 @@ impl Ticket<'_> {
     fn leave(&self, now: Duration) -> Option<LiveClaim> {
         let mut state = self.waiters.state();
         self.is_leaving.store(true, Ordering::Relaxed);
-        let queue = state.queues.get_mut(&self.request.key)?;
+        let queue = state.queues.get_mut(&self.queue)?;
         queue.remove(self.number)?;
         Some(queue.live(now))
     }
@@ -310,7 +321,7 @@ impl Ticket<'_> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        if let Some(queue) = self.waiters.state().queues.get_mut(&self.request.key) {
+        if let Some(queue) = self.waiters.state().queues.get_mut(&self.queue) {
             queue.remove(self.number);
         }
     }

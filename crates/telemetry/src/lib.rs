@@ -6,6 +6,7 @@ pub mod logging;
 pub mod metrics;
 pub mod operations;
 pub mod proxy_routes;
+pub mod quotas;
 pub mod traces;
 
 #[doc(hidden)]

@@ -76,6 +76,18 @@ pub(super) struct Pending {
     pub(super) reply: oneshot::Sender<Result<LockReply, EngineError>>,
 }
 
+impl LockReply {
+    /// Returns the replies to requests, from their responses and whether an earlier try is uncertain.
+    pub(super) fn of_lock(
+        now: Timestamp,
+        clock_gain: Duration,
+        sent_at: Duration,
+        lock: Summary,
+    ) -> impl Fn(LockResponse, bool) -> Self {
+        move |response, is_uncertain| Self { response, now, clock_gain, sent_at, is_uncertain, lock }
+    }
+}
+
 impl Pending {
     /// Returns the nonce of the ticket that it may have in the queue.
     pub(super) fn ticket(&self) -> Option<ShortHash> {
@@ -136,6 +148,11 @@ impl LockResponse {
             Self::Acquire(AcquireResponse::Held { position }) => position.is_some(),
             _ => false,
         }
+    }
+
+    /// Returns whether it grants a hold that an earlier call has stored.
+    pub(super) fn repeats_grant(&self) -> bool {
+        matches!(self, Self::Acquire(AcquireResponse::Granted(grant)) if grant.repeated)
     }
 
     /// Returns whether the lock is held by others, so that a request may wait.
@@ -216,6 +233,8 @@ mod tests {
             (LockResponse::Evicted(1), false),
         ] {
             assert_eq!(response.grants(), grants, "{response:?}");
+            let repeats = matches!(&response, LockResponse::Acquire(AcquireResponse::Granted(_))) && !grants;
+            assert_eq!(response.repeats_grant(), repeats, "{response:?}");
         }
     }
 }

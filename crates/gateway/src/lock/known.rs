@@ -21,6 +21,8 @@ pub(super) struct Known {
     pub(super) sent_at: Duration,
     /// True if it was read after the requests of this round had arrived.
     pub(super) is_fresh: bool,
+    /// True if it was read where holds may be granted again.
+    pub(super) may_repeat_grants: bool,
 }
 
 impl Known {
@@ -28,7 +30,8 @@ impl Known {
     pub(super) fn of(view: RecordView, sent_at: Duration, at: Duration) -> Result<Self, EngineError> {
         let RecordView { record: stored, now, clock_gain } = view;
         let record = stored.as_ref().map(|stored| LockRecord::decode(stored.value())).transpose()?;
-        Ok(Self { record: record.unwrap_or_default(), stored, now, clock_gain, at, sent_at, is_fresh: true })
+        let record = record.unwrap_or_default();
+        Ok(Self { record, stored, now, clock_gain, at, sent_at, is_fresh: true, may_repeat_grants: false })
     }
 
     /// Returns the lock at this monotonic time, for requests.

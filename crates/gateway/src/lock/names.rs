@@ -6,13 +6,14 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use oncegate_core::attempt::Entropy;
 use oncegate_core::clock::Clock;
-use oncegate_core::engine::{Channel, Engine};
+use oncegate_core::engine::Channel;
 use oncegate_core::limits::Limits;
 use oncegate_core::lock::LockName;
 use oncegate_core::tenant::AppKey;
 use tokio_util::sync::CancellationToken;
 
 use super::queue::Queue;
+use crate::resilience::chain::Chain;
 use crate::tenants::App;
 use crate::wait_permits::{WaitPermit, WaitPermits};
 use crate::waiting::Calls;
@@ -46,13 +47,13 @@ impl Locks {
         &self,
         app: &AppKey,
         name: &LockName,
-        engine: &Arc<dyn Engine>,
+        chain: &Arc<Chain>,
         is_acquisition: bool,
     ) -> Option<Arc<Queue>> {
         let mut apps = self.apps.lock().unwrap_or_else(PoisonError::into_inner);
         let names = apps.entry_ref(app).or_default();
         match names.get(name) {
-            Some(queue) if queue.is_on(engine) => {
+            Some(queue) if queue.is_on(chain) => {
                 if is_acquisition {
                     queue.expect_record();
                 }
@@ -71,7 +72,7 @@ impl Locks {
         }
         let (record, channel) = (super::record_name(app, name), Channel::of_lock(app, name));
         let (clock, entropy, draining) = (self.clock.clone(), self.entropy.clone(), self.draining.clone());
-        let queue = Arc::new(Queue::new(record, channel, engine.clone(), clock, entropy, draining, !is_full));
+        let queue = Arc::new(Queue::new(record, channel, chain.clone(), clock, entropy, draining, !is_full));
         if is_acquisition {
             queue.expect_record();
         }
@@ -110,10 +111,16 @@ mod tests {
     use tokio::time::sleep;
 
     use super::*;
+    use crate::resilience::chain::Setup;
     use crate::resilience::tests::PausedClock;
 
     fn locks(clock: Arc<dyn Clock>, waiting: usize) -> Locks {
         Locks::new(clock, Arc::new(SystemEntropy), &Limits { waiting, ..Limits::default() })
+    }
+
+    fn chain(clock: &Arc<PausedClock>) -> Arc<Chain> {
+        let memory = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
+        Arc::new(Chain::start(Setup::of_one("default", memory, clock.clone(), Arc::new(SystemEntropy))))
     }
 
     #[test]
@@ -137,8 +144,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn names_are_bounded_until_their_records_have_ended() {
         let clock = PausedClock::start();
-        let engine = |clock: Arc<PausedClock>| -> Arc<dyn Engine> { Arc::new(Memory::new(clock, BYTES_MAX_DEFAULT)) };
-        let (first, second) = (engine(clock.clone()), engine(clock.clone()));
+        let (first, second) = (chain(&clock), chain(&clock));
         let (locks, app) = (locks(clock, 1), "shop".parse().unwrap());
         let name = |number: usize| format!("n{number}").parse::<LockName>().unwrap();
         let queue = |number, is_acquisition| locks.queue(&app, &name(number), &first, is_acquisition);
@@ -148,7 +154,7 @@ mod tests {
         assert!(!Arc::ptr_eq(&unkept, &queue(NAMES_MAX, false).unwrap()), "what ends a hold is possible, and not kept");
         assert!(Arc::ptr_eq(&queues[7], &queue(7, true).unwrap()));
         let switched = locks.queue(&app, &name(7), &second, true).unwrap();
-        assert!(!Arc::ptr_eq(&queues[7], &switched), "the chain has another engine");
+        assert!(!Arc::ptr_eq(&queues[7], &switched), "its app has another chain");
         assert!(Arc::ptr_eq(&switched, &locks.queue(&app, &name(7), &second, true).unwrap()));
         sleep(RECORD_GRACE).await;
         assert!(queue(NAMES_MAX, true).is_none());
@@ -160,10 +166,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn names_that_nobody_has_requested_a_hold_of_make_room() {
         let clock = PausedClock::start();
-        let engine: Arc<dyn Engine> = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
+        let chain = chain(&clock);
         let (locks, app) = (locks(clock, 1), "shop".parse().unwrap());
         let name = |number: usize| format!("n{number}").parse::<LockName>().unwrap();
-        let queue = |number, is_acquisition| locks.queue(&app, &name(number), &engine, is_acquisition);
+        let queue = |number, is_acquisition| locks.queue(&app, &name(number), &chain, is_acquisition);
         for number in 0..NAMES_MAX {
             queue(number, false).unwrap();
         }

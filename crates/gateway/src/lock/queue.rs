@@ -1,6 +1,8 @@
 //! The requests of this gateway to one lock. A task applies all waiting requests as one change of the stored record. So contention
 //! grows with gateways, not with callers. The task ends when no request is left.
 
+mod reads;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use oncegate_core::attempt::Entropy;
 use oncegate_core::backoff::jittered;
 use oncegate_core::clock::Clock;
 use oncegate_core::engine::{
-    ChangePurpose, ChangeResponse, Channel, Engine, EngineError, RecordChange, RecordName, RecordView, SharedRecord,
+    ChangePurpose, ChangeResponse, Channel, EngineError, RecordChange, RecordName, Records as _, SharedRecord,
     Subscription,
 };
 use oncegate_core::lock::{HEAD_GRACE, LockState, RECORD_GRACE, ShortHash, TICKET_LEASE};
@@ -18,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::actions::{Action, LockReply, LockResponse, Pending, Summary, fail};
 use super::known::Known;
+use crate::resilience::chain::Chain;
 use crate::waiting::Calls;
 
 /// Interval of looking while notifications come.
@@ -38,7 +41,7 @@ const TRIES_MAX: u32 = 30;
 pub(super) struct Queue {
     name: RecordName,
     channel: Channel,
-    engine: Arc<dyn Engine>,
+    chain: Arc<Chain>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     /// False if its name is beyond the bound of its app.
@@ -78,7 +81,7 @@ impl Queue {
     pub(super) fn new(
         name: RecordName,
         channel: Channel,
-        engine: Arc<dyn Engine>,
+        chain: Arc<Chain>,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
         draining: CancellationToken,
@@ -87,7 +90,7 @@ impl Queue {
         Self {
             name,
             channel,
-            engine,
+            chain,
             clock,
             entropy,
             is_counted,
@@ -97,9 +100,9 @@ impl Queue {
         }
     }
 
-    /// Returns whether it serves this engine.
-    pub(super) fn is_on(&self, engine: &Arc<dyn Engine>) -> bool {
-        Arc::ptr_eq(&self.engine, engine)
+    /// Returns whether it serves this chain.
+    pub(super) fn is_on(&self, chain: &Arc<Chain>) -> bool {
+        Arc::ptr_eq(&self.chain, chain)
     }
 
     /// Returns whether its name counts among those of its app.
@@ -187,7 +190,7 @@ impl Queue {
             // The subscription begins before the next read, so that no release can happen between the two.
             if subscription.as_ref().is_none_or(|subscription| !subscription.is_live()) {
                 let is_first = subscription.is_none();
-                subscription = Some(self.engine.subscribe(&self.channel).await);
+                subscription = Some(self.chain.subscribe(&self.channel).await);
                 if is_first && subscription.as_ref().is_some_and(Subscription::is_live) {
                     continue;
                 }
@@ -242,20 +245,20 @@ impl Queue {
             let mut lock = base.state(self.clock.monotonic());
             let responses = self.apply(&mut lock, &batch, gone);
             let (now, summary) = (lock.now(), Summary::of(&lock));
+            if !base.may_repeat_grants && responses.iter().any(LockResponse::repeats_grant) {
+                known = Some(self.read_for_repeats(base, &mut batch, &responses, deadline).await);
+                if batch.is_empty() && gone.is_empty() {
+                    return (batch, None);
+                }
+                continue;
+            }
             let Some(change) = lock.into_change() else {
                 if !base.is_fresh {
                     continue;
                 }
                 let (sent_at, clock_gain) = (base.sent_at, base.clock_gain);
                 self.keep(base);
-                let answer = |response, is_uncertain| LockReply {
-                    response,
-                    now,
-                    clock_gain,
-                    sent_at,
-                    is_uncertain,
-                    lock: summary,
-                };
+                let answer = LockReply::of_lock(now, clock_gain, sent_at, summary);
                 return (self.answer(batch, responses, answer), summary.ask_again_in);
             };
             let grants = responses.iter().any(LockResponse::grants);
@@ -275,20 +278,23 @@ impl Queue {
                 notifies: change.notifies,
             };
             let sent_at = self.clock.monotonic();
-            match self.engine.change_record(&request, deadline).await {
+            match self.chain.change_record(&request, deadline).await {
                 Ok(ChangeResponse::Stored(stored_at)) => {
                     let at = self.clock.monotonic();
                     let (record, stored) = (change.record, Some(new));
                     let clock_gain = base.clock_gain;
-                    self.keep(Known { record, stored, now: stored_at, clock_gain, at, sent_at, is_fresh: false });
-                    let answer = |response, is_uncertain| LockReply {
-                        response,
+                    let (is_fresh, may_repeat_grants) = (false, false);
+                    self.keep(Known {
+                        record,
+                        stored,
                         now: stored_at,
                         clock_gain,
+                        at,
                         sent_at,
-                        is_uncertain,
-                        lock: summary,
-                    };
+                        is_fresh,
+                        may_repeat_grants,
+                    });
+                    let answer = LockReply::of_lock(stored_at, clock_gain, sent_at, summary);
                     return (self.answer(batch, responses, answer), summary.ask_again_in);
                 }
                 Ok(ChangeResponse::Refused { view, maybe_stored }) => {
@@ -371,27 +377,6 @@ impl Queue {
 
     fn waits(&self, pending: &Pending, response: &LockResponse, now: Duration) -> bool {
         response.is_held() && now < pending.waits_until && !self.draining.is_cancelled()
-    }
-
-    async fn read(&self, deadline: Duration) -> Result<Known, EngineError> {
-        let sent_at = self.clock.monotonic();
-        let view = self.engine.get_record(&self.name, deadline).await.map_err(EngineError::of_read)?;
-        self.known_of(view, sent_at)
-    }
-
-    fn known_of(&self, view: RecordView, sent_at: Duration) -> Result<Known, EngineError> {
-        Known::of(view, sent_at, self.clock.monotonic())
-    }
-
-    fn take_known(&self) -> Option<Known> {
-        let known = self.inbox().known.take()?;
-        let is_young = self.clock.monotonic().saturating_sub(known.at) < CACHED_FOR;
-        is_young.then_some(known)
-    }
-
-    fn keep(&self, known: Known) {
-        let is_small = known.stored.as_ref().is_none_or(|stored| stored.as_stored().len() <= CACHED_BYTES);
-        self.inbox().known = is_small.then_some(Known { is_fresh: false, ..known });
     }
 
     fn inbox(&self) -> MutexGuard<'_, Inbox> {

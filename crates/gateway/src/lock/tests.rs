@@ -5,10 +5,10 @@ use std::sync::Mutex;
 
 use oncegate_core::attempt::{Issuer, SystemEntropy};
 use oncegate_core::clock::Clock;
-use oncegate_core::engine::Determinate;
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::faulty::{Fault, Faulty};
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
+use oncegate_core::engine::{Determinate, Engine};
 use oncegate_core::limits::Limits;
 use oncegate_core::terms::OnDataLoss;
 use tokio::time::sleep;
@@ -17,7 +17,7 @@ use super::*;
 use crate::Engines;
 use crate::resilience::call_guard::CallGuard;
 use crate::resilience::chain::{Chain, Setup};
-use crate::resilience::tests::{PausedClock, Steady};
+use crate::resilience::tests::{PausedClock, Steady, metric};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -471,6 +471,24 @@ async fn a_hold_is_released_while_nothing_may_be_granted() {
     assert!(matches!(released, Ok(UnlockAnswer::Done { holds: 0, .. })), "{released:?}");
 }
 
+/// The store may have lost the hold of another attempt. What it still holds can be ended.
+#[tokio::test(start_paused = true)]
+async fn a_hold_is_not_granted_again_during_a_grant_freeze() {
+    let world = World::new();
+    let (store, _chain, gateway) = world.freezing().await;
+    let repeat = || gateway.acquire_lock(&world.app, call(Some("aaaaaaaaaaaaaaaa"), Duration::ZERO, false));
+    let first = granted(repeat().await);
+    let again = granted(repeat().await);
+    assert_eq!((again.attempt.clone(), again.repeated), (first.attempt.clone(), true));
+    store.lose_data();
+    let lock_name = name();
+    let (refused, renewed) =
+        tokio::join!(repeat(), gateway.renew_lock(&world.app, &lock_name, first.attempt.clone(), None));
+    assert!(matches!(refused, Err(Failure::Store(Determinate::Paused(_)))), "{refused:?}");
+    renewed.unwrap().expect("it is held");
+    assert!(matches!(repeat().await, Err(Failure::Store(Determinate::Paused(_)))), "alone, too");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_freeze_lasts_for_the_longest_lease_of_a_lock() {
     let world = World::new();
@@ -620,4 +638,24 @@ async fn a_lookup_and_a_list_show_holders_and_an_operator_ends_holds() {
     assert_eq!(gateway.evict_lock(&world.app, &name(), Some(shown)).await.unwrap(), 1);
     let renewed = gateway.renew_lock(&world.app, &name(), first.attempt, None).await;
     assert!(matches!(renewed, Ok(None)), "{renewed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_a_name_beyond_the_bound_is_counted_as_refused() {
+    let refused = || metric("oncegate_locks_total{app=\"many-locks\",result=\"quota_exceeded\"}");
+    refused();
+    let mut world = World::new();
+    world.app.key = "many-locks".parse().unwrap();
+    let gateway = world.gateway(world.store.clone());
+    gateway.measure_apps(&[Arc::new(world.app.clone())], 10);
+    let request = |number: usize| AcquireCall {
+        name: format!("n{number}").parse().unwrap(),
+        ..call(None, Duration::ZERO, false)
+    };
+    for number in 0..NAMES_MAX {
+        granted(gateway.acquire_lock(&world.app, request(number)).await);
+    }
+    let beyond = gateway.acquire_lock(&world.app, request(NAMES_MAX)).await;
+    assert!(matches!(beyond, Err(Failure::TooManyLocks(NAMES_MAX))), "{beyond:?}");
+    assert_eq!(refused(), Some(1.0));
 }

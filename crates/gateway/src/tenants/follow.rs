@@ -83,7 +83,7 @@ impl Follower {
                 Ok(session) => self.follow(session, &mut progress).await,
                 Err(refused) => refused,
             };
-            self.observer.checked(false, self.clock.monotonic().saturating_sub(progress.current_at));
+            self.checked(false, self.clock.monotonic().saturating_sub(progress.current_at));
             // The next connection may lead to another server, and an equal version of that server has no meaning.
             progress.version = None;
             if !progress.outage_logged {
@@ -99,13 +99,19 @@ impl Follower {
         }
     }
 
+    /// Records whether the registry has answered, and the age of the copy.
+    fn checked(&self, up: bool, copy_age: Duration) {
+        self.registry.checked(up);
+        self.observer.checked(up, copy_age);
+    }
+
     /// Follows over one connection until it fails.
     async fn follow(&self, mut session: Session, progress: &mut Progress) -> DatabaseError {
         loop {
             if let Err(refused) = self.poll(&mut session, progress).await {
                 return refused;
             }
-            self.observer.checked(true, Duration::ZERO);
+            self.checked(true, Duration::ZERO);
             if progress.outage_logged {
                 progress.outage_logged = false;
                 tracing::info!(registry = self.database.name(), "Registry of apps answers again");

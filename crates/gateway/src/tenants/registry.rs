@@ -1,6 +1,6 @@
 //! The apps that may call, and the verification of their credentials.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -19,6 +19,8 @@ pub struct Registry {
     replacing: Mutex<()>,
     /// Notified of each change of the apps.
     changed: watch::Sender<()>,
+    /// Their source did not answer lately.
+    may_be_old: AtomicBool,
 }
 
 /// Apps at one instant.
@@ -77,12 +79,23 @@ impl Registry {
 
     fn with(apps: Apps) -> Self {
         let (apps, changed) = (ArcSwap::from_pointee(apps), watch::Sender::new(()));
-        Self { apps, replacing: Mutex::default(), changed }
+        Self { apps, replacing: Mutex::default(), changed, may_be_old: AtomicBool::new(false) }
     }
 
     /// Reports whether the apps are still to be loaded.
     pub fn is_loading(&self) -> bool {
         self.apps.load().loading
+    }
+
+    /// Reports whether the source of the apps did not answer its last check, so that it may have others by now.
+    pub fn may_be_old(&self) -> bool {
+        self.may_be_old.load(Ordering::Relaxed)
+    }
+
+    /// Records whether the source of the apps has answered a check. Only a registry in a database is checked.
+    #[cfg(feature = "postgres")]
+    pub(super) fn checked(&self, up: bool) {
+        self.may_be_old.store(!up, Ordering::Relaxed);
     }
 
     /// Replaces all apps, and closes an open registry. An app that was there before keeps its usage.

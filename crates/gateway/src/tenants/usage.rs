@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hashbrown::HashMap;
-use oncegate_core::clock::Timestamp;
+use oncegate_core::clock::{Timestamp, micros};
 
 use super::quota::Charged;
 use super::secret::SecretDigest;
@@ -13,10 +13,15 @@ use super::secret::SecretDigest;
 /// Resolution of last uses: further uses of a secret within it are not recorded.
 pub const USE_RECORDED_EVERY: Duration = Duration::from_mins(1);
 
+/// Time between two warnings of claim calls without an operation.
+const WARNED_EVERY: Duration = Duration::from_hours(1);
+
 /// Counts of one app in this process.
 #[derive(Debug, Default)]
 pub struct Usage {
     last_uses: Mutex<HashMap<SecretDigest, Arc<LastUse>>>,
+    /// Microseconds of the monotonic clock until which no further warning is logged.
+    warned_until: AtomicU64,
     /// Charges against its quotas.
     pub(super) charged: Charged,
 }
@@ -33,6 +38,13 @@ impl Usage {
     pub fn last_use(&self, secret: &SecretDigest) -> Option<Timestamp> {
         let last_uses = self.last_uses.lock().unwrap_or_else(PoisonError::into_inner);
         last_uses.get(secret).and_then(|last_use| last_use.get())
+    }
+
+    /// Returns whether to warn now of a claim call without an operation: once in an hour. `now` is of the monotonic clock.
+    pub fn may_warn_of_missing_operation(&self, now: Duration) -> bool {
+        let (now, until) = (micros(now), self.warned_until.load(Ordering::Relaxed));
+        let next = now.saturating_add(micros(WARNED_EVERY));
+        now >= until && self.warned_until.compare_exchange(until, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -68,6 +80,13 @@ mod tests {
         assert_eq!(last_use.get(), Some(noon));
         last_use.record(noon.plus(USE_RECORDED_EVERY));
         assert_eq!(last_use.get(), Some(noon.plus(USE_RECORDED_EVERY)));
+    }
+
+    #[test]
+    fn a_missing_operation_is_warned_of_once_in_an_hour() {
+        let usage = Usage::default();
+        let at = |minutes| usage.may_warn_of_missing_operation(Duration::from_mins(minutes));
+        assert_eq!([0, 0, 59, 60, 61, 119, 120].map(at), [true, false, false, true, false, false, true]);
     }
 
     #[test]

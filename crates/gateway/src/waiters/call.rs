@@ -13,7 +13,7 @@ use oncegate_telemetry::metrics::app::AppMetrics;
 use oncegate_telemetry::metrics::waits::WaitEnd;
 use tokio::time::sleep;
 
-use super::{Ticket, Verdict, driver};
+use super::{QueueName, Ticket, Verdict, driver};
 use crate::claim::{ClaimAnswer, ClaimCall, is_granted};
 use crate::tenants::App;
 use crate::{Failure, Gateway, within};
@@ -41,6 +41,24 @@ enum End {
     Over(LiveClaim, WaitEnd),
 }
 
+/// The answer to a call that does not wait, or not any more.
+struct Unqueued {
+    answer: Result<Answered<ClaimResponse>, EngineError>,
+    /// Time at which the store was called.
+    asked_at: Duration,
+    /// Reason why it may not wait, although a claim in progress blocks it.
+    refused: Option<WaitEnd>,
+}
+
+/// Returns the end of a wait that the store's answer to its caller's own claim call ends.
+fn end_of(answer: &Result<Answered<ClaimResponse>, EngineError>) -> WaitEnd {
+    match answer {
+        Ok(answered) if is_granted(answered) => WaitEnd::Granted,
+        Ok(_) => WaitEnd::Settled,
+        Err(_) => WaitEnd::Failed,
+    }
+}
+
 impl Gateway {
     /// Returns for how long a call may wait that asks for this time; `None` if its app does not wait.
     pub fn wait_granted(&self, app: &App, call: &ClaimCall, wait: Duration) -> Option<Duration> {
@@ -64,14 +82,19 @@ impl Gateway {
         let began_at = self.clock.monotonic();
         let (request, context) = self.prepare(app, call)?;
         let request = Arc::new(request);
+        let queue = QueueName { chain: app.chain.as_str().into(), key: request.key.clone() };
         let mut gone = pin!(gone);
         let mut waits = None;
         loop {
-            let ticket = match self.waiters.join(&request, context, began_at) {
+            let ticket = match self.waiters.join(&queue, &request, context, began_at) {
                 Some(ticket) => ticket,
-                None => match self.claim_or_enter(app, &request, context, began_at).await {
+                None => match self.claim_or_enter(app, &queue, &request, context, began_at).await {
                     Ok(ticket) => ticket,
-                    Err((answer, asked_at)) => {
+                    Err(Unqueued { answer, asked_at, refused }) => {
+                        // A caller that has waited before asked again itself.
+                        if let Some(end) = refused.or_else(|| waits.as_ref().map(|_| end_of(&answer))) {
+                            self.count_wait(app, end);
+                        }
                         let waited = waits.as_ref().map(|_| self.since(began_at));
                         let answer = self.answer_claim(app, &request, answer, asked_at)?;
                         return Ok(WaitedClaim { answer, waited });
@@ -83,11 +106,7 @@ impl Gateway {
             let (answer, asked_at, end) = match self.wait(ticket, left, gone.as_mut()).await {
                 End::Verdict(Verdict::Again) => continue,
                 End::Verdict(Verdict::Answered(answer, asked_at)) => {
-                    let end = match &answer {
-                        Ok(answered) if is_granted(answered) => WaitEnd::Granted,
-                        Ok(_) => WaitEnd::Settled,
-                        Err(_) => WaitEnd::Failed,
-                    };
+                    let end = end_of(&answer);
                     (answer, asked_at, end)
                 }
                 End::Verdict(Verdict::Settled(live, asked_at)) => {
@@ -105,32 +124,32 @@ impl Gateway {
         }
     }
 
-    /// Claims, or enters the queue behind the claim that blocks the caller. The error is the answer, with the time at
-    /// which the store was called.
+    /// Claims, or enters the queue behind the claim that blocks the caller.
     async fn claim_or_enter(
         self: &Arc<Self>,
         app: &Arc<App>,
+        queue: &QueueName,
         request: &Arc<ClaimRequest>,
         context: CallContext<ClaimOnOutage>,
         began_at: Duration,
-    ) -> Result<Ticket<'_>, (Result<Answered<ClaimResponse>, EngineError>, Duration)> {
+    ) -> Result<Ticket<'_>, Unqueued> {
         let asked_at = self.clock.monotonic();
         let call = async { self.policies(app)?.claim(request, context).await };
         // Boxed: a caller that waits needs no memory for it.
         let answer = Box::pin(within(context.deadline, call)).await;
         let Ok(Answered { answer: ClaimResponse::Duplicate(live), policy: None }) = &answer else {
-            return Err((answer, asked_at));
+            return Err(Unqueued { answer, asked_at, refused: None });
         };
         if live.record.state != ClaimState::InProgress {
-            return Err((answer, asked_at));
+            return Err(Unqueued { answer, asked_at, refused: None });
         }
-        let Some((ticket, is_new)) = self.waiters.enter(request, context, began_at, (live, asked_at)) else {
+        let Some((ticket, is_new)) = self.waiters.enter(queue, request, context, began_at, (live, asked_at)) else {
             let is_draining = self.waiters.draining.is_cancelled();
-            self.count_wait(app, if is_draining { WaitEnd::Draining } else { WaitEnd::Full });
-            return Err((answer, asked_at));
+            let refused = Some(if is_draining { WaitEnd::Draining } else { WaitEnd::Full });
+            return Err(Unqueued { answer, asked_at, refused });
         };
         if is_new {
-            tokio::spawn(driver::run(self.clone(), app.clone(), request.key.clone()));
+            tokio::spawn(driver::run(self.clone(), app.clone(), queue.clone()));
         }
         Ok(ticket)
     }

@@ -6,10 +6,9 @@ use std::time::Duration;
 use oncegate_core::backoff::jittered;
 use oncegate_core::claim::ClaimRequest;
 use oncegate_core::engine::{Channel, Subscription};
-use oncegate_core::record::Key;
 use tokio::time::sleep;
 
-use super::Waiters;
+use super::{QueueName, Waiters};
 use crate::tenants::App;
 use crate::{Gateway, within};
 
@@ -25,11 +24,11 @@ const WHILE_DRAINING: Duration = Duration::from_millis(20);
 const AFTER_LEASE: Duration = Duration::from_millis(1);
 
 /// Asks for as long as callers wait for the key.
-pub(super) async fn run(gateway: Arc<Gateway>, app: Arc<App>, key: Key) {
-    let mut driving = Driving { waiters: &gateway.waiters, key: &key, has_ended: false };
-    let channel = Channel::of_claim(&key);
+pub(super) async fn run(gateway: Arc<Gateway>, app: Arc<App>, queue: QueueName) {
+    let mut driving = Driving { waiters: &gateway.waiters, queue: &queue, has_ended: false };
+    let channel = Channel::of_claim(&queue.key);
     let mut subscription = Subscription::none();
-    while let Some(first) = gateway.waiters.take_first(&key) {
+    while let Some(first) = gateway.waiters.take_first(&queue) {
         // Before the call to the store, so that no end happens between the two.
         if !subscription.is_live() {
             subscription = gateway.subscribe(&app, &channel).await;
@@ -46,7 +45,7 @@ pub(super) async fn run(gateway: Arc<Gateway>, app: Arc<App>, key: Key) {
         let call = async { gateway.policies(&app)?.claim(&request, context).await };
         // Boxed: while it waits, the task needs no memory for it.
         let answer = Box::pin(within(context.deadline, call)).await;
-        if let Some(left) = gateway.waiters.answered(&key, first, answer, asked_at) {
+        if let Some(left) = gateway.waiters.answered(&queue, first, answer, asked_at) {
             let is_draining = gateway.waiters.draining.is_cancelled();
             let pause = jittered(POLL, POLL_JITTER, bits).min(left.saturating_add(AFTER_LEASE));
             let pause = if is_draining { pause.min(WHILE_DRAINING) } else { pause };
@@ -64,14 +63,14 @@ pub(super) async fn run(gateway: Arc<Gateway>, app: Arc<App>, key: Key) {
 /// Ends the queue if its driver ends first, so that no caller waits for a driver that no longer runs.
 struct Driving<'a> {
     waiters: &'a Waiters,
-    key: &'a Key,
+    queue: &'a QueueName,
     has_ended: bool,
 }
 
 impl Drop for Driving<'_> {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.waiters.abandon(self.key);
+            self.waiters.abandon(self.queue);
         }
     }
 }
@@ -93,10 +92,12 @@ mod tests {
             let request = Arc::new(fresh_claim());
             let live = LiveClaim { record: request.record(), left: None, ends_at: None, fence: None };
             let context = CallContext { deadline: POLL, on_outage: ClaimOnOutage::FailClosed };
-            let (ticket, is_new) = waiters.enter(&request, context, Duration::ZERO, (&live, Duration::ZERO)).unwrap();
+            let queue = QueueName { chain: "default".into(), key: request.key.clone() };
+            let (ticket, is_new) =
+                waiters.enter(&queue, &request, context, Duration::ZERO, (&live, Duration::ZERO)).unwrap();
             assert!(is_new);
-            drop(Driving { waiters: &waiters, key: &request.key, has_ended });
-            assert_eq!(waiters.state().queues.contains_key(&request.key), is_left);
+            drop(Driving { waiters: &waiters, queue: &queue, has_ended });
+            assert_eq!(waiters.state().queues.contains_key(&queue), is_left);
             drop(ticket);
             assert_eq!(waiters.permits.waiting(), 0);
         }

@@ -440,6 +440,10 @@ fn another_claim_in_the_way_answers_the_callers_that_it_concerns_otherwise() {
     assert!(queue.remove(1).is_none() && queue.remove(2).is_some());
 }
 
+fn queue_of(key: Key) -> QueueName {
+    QueueName { chain: "default".into(), key }
+}
+
 /// Its time ends while the store is being asked for it. It does not wait for another answer.
 #[test]
 fn a_caller_whose_time_is_over_gets_the_next_answer() {
@@ -449,11 +453,12 @@ fn a_caller_whose_time_is_over_gets_the_next_answer() {
         let live = LiveClaim { record: holder.record(), left: Some(LONG), ends_at: None, fence: None };
         let context = CallContext { deadline: LONG, on_outage: ClaimOnOutage::FailClosed };
         let caller = Arc::new(ClaimRequest { attempt: fresh_claim().attempt, ..holder.clone() });
-        let (mut ticket, _) = waiters.enter(&caller, context, Duration::ZERO, (&live, Duration::ZERO)).unwrap();
-        let first = waiters.take_first(&holder.key).unwrap();
+        let queue = queue_of(holder.key);
+        let (mut ticket, _) = waiters.enter(&queue, &caller, context, Duration::ZERO, (&live, Duration::ZERO)).unwrap();
+        let first = waiters.take_first(&queue).unwrap();
         assert!(!is_over || ticket.leave(LONG).is_none(), "the store is being asked");
         let found = Answered::by_store(ClaimResponse::Duplicate(live));
-        waiters.answered(&holder.key, first, Ok(found), LONG);
+        waiters.answered(&queue, first, Ok(found), LONG);
         assert_eq!(matches!(ticket.verdict.try_recv(), Ok(Verdict::Answered(Ok(_), LONG))), is_over);
     }
 }
@@ -514,6 +519,24 @@ async fn what_ends_a_wait_is_counted() {
     assert_eq!((ended("granted"), ended("settled")), (Some(1.0), Some(1.0)));
 }
 
+/// The call with the nonce of a grant asks the store itself, and gets the same grant.
+#[tokio::test]
+async fn the_wait_of_a_call_that_asks_again_is_counted() {
+    let ended = |end: &str| metric(&format!("oncegate_claim_waits_total{{app=\"again\",end=\"{end}\"}}"));
+    ended("");
+    let mut world = World::new();
+    world.app = Arc::new(App { key: "again".parse().unwrap(), ..(*world.app).clone() });
+    world.gateway.measure_apps(std::slice::from_ref(&world.app), 10);
+    let holder = world.hold().await;
+    let own = || ClaimCall { nonce: Some("0123456789abcdef".parse().unwrap()), ..call() };
+    let waits = [world.wait(own(), LONG).await, world.wait(own(), LONG).await];
+    world.report(&holder, Outcome::Failure).await;
+    for waits in waits {
+        granted(answered(waits).await);
+    }
+    assert_eq!(ended("granted"), Some(2.0));
+}
+
 /// Another claim with another fingerprint replaces the one that blocks the caller. Without notifications, the next poll
 /// finds it.
 #[tokio::test]
@@ -537,9 +560,9 @@ async fn a_driver_that_fails_leaves_no_queue() {
     let world = World::new();
     world.hold().await;
     let waits = world.wait(call(), LONG).await;
-    let key =
-        Key::new(&world.app.key, ClaimId::of_api(GlobalId::of(&world.app.key, &Operation::default(), &contents())));
-    world.gateway.waiters.abandon(&key);
-    assert!(!world.gateway.waiters.state().queues.contains_key(&key));
+    let id = GlobalId::of(&world.app.key, &Operation::default(), &contents());
+    let queue = queue_of(Key::new(&world.app.key, ClaimId::of_api(id)));
+    world.gateway.waiters.abandon(&queue);
+    assert!(!world.gateway.waiters.state().queues.contains_key(&queue));
     waits.abort();
 }
