@@ -1,7 +1,6 @@
 //! The life of a claim over HTTP, in the order of a new user's steps, on every engine.
 
-use oncegate_testkit::client::Client;
-use oncegate_testkit::client::global_id;
+use oncegate_testkit::client::{Answer, Client, global_id};
 use serde_json::{Value, json};
 
 use crate::support::gateway;
@@ -17,6 +16,37 @@ async fn a_claim_lives_by_the_contract_on_disk() {
     let folder = tempfile::tempdir().unwrap();
     let gateway = gateway::on_disk(&folder.path().join("claims")).start().await;
     check(&gateway.client(), true).await;
+}
+
+#[tokio::test]
+async fn a_claim_call_without_an_operation_is_answered_with_a_warning() {
+    let gateway = gateway::on_memory().start().await;
+    let client = gateway.client();
+    let warning =
+        |answer: &Answer| answer.headers.get("oncegate-warning").map(|text| text.to_str().unwrap().to_owned());
+    let claims = [
+        (json!({ "contents": "a" }), 201),
+        (json!({ "contents": "a" }), 409),
+        (json!({ "contents": "a", "wait": "10ms" }), 409),
+        (json!({ "contents": "a", "fingerprint": 1 }), 422),
+        (json!({ "contents": "" }), 422),
+    ];
+    for (unnamed, status) in claims {
+        let answer = client.post("/v1/claims", &unnamed).await.expect(status);
+        assert_eq!(warning(&answer).as_deref(), Some("operation_missing"), "{unnamed}");
+        let mut named = unnamed.clone();
+        named["operation"] = json!("order.submit");
+        let answer = client.post("/v1/claims", &named).await.expect(status);
+        assert_eq!(warning(&answer), None, "{named}");
+    }
+    let (unnamed, named) = (json!({ "contents": "b" }), json!({ "contents": "b", "operation": "order.submit" }));
+    for (items, expected) in [(json!([named, unnamed]), Some("operation_missing")), (json!([named, named]), None)] {
+        let answer = client.post("/v1/claims/batch", &json!({ "items": items })).await.expect(200);
+        assert_eq!(warning(&answer).as_deref(), expected, "{items}");
+    }
+    let log = gateway.log();
+    assert_eq!(log.matches("names no operation").count(), 1, "{log}");
+    assert!(log.contains("\"app.key\":\"default\""), "{log}");
 }
 
 /// First claim, duplicate, success, duplicate with result, failure, claim again: codes and fields.

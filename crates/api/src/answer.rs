@@ -12,6 +12,7 @@ use oncegate_core::clock::{Timestamp, millis};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::record::{ClaimState, Contents};
+use oncegate_core::tenant::Operation;
 use oncegate_gateway::claim::ClaimAnswer;
 use oncegate_gateway::outcome::Reported;
 use oncegate_gateway::{ClaimView, RenewalAnswer};
@@ -57,6 +58,24 @@ pub fn success<Body: Success>(body: &Body) -> Response {
     }
     if let Some(noted) = body.noted() {
         response.extensions_mut().insert(noted);
+    }
+    response
+}
+
+/// Returns what operators want to know of a response.
+pub(super) fn noted(response: &Response) -> Option<Noted> {
+    let (noted, problem) = (response.extensions().get::<Noted>(), response.extensions().get::<Problem>());
+    noted.cloned().or_else(|| problem.and_then(Noted::of_problem))
+}
+
+/// Operation and claim of a call or an item, as far as it names them.
+pub(super) type Named = (Option<Operation>, Option<GlobalId>);
+
+/// Adds the operation and the claim of its call to what operators want to know of a response. Nothing is read of a call without it.
+pub(super) fn with_call(mut response: Response, call: impl FnOnce() -> Named) -> Response {
+    if let Some(noted) = noted(&response) {
+        let (operation, global_id) = call();
+        response.extensions_mut().insert(noted.of_call(operation, global_id));
     }
     response
 }

@@ -1,5 +1,7 @@
 //! Common part of the batch calls: items that are charged one by one, and a response with the results in order.
 
+use std::cell::OnceCell;
+
 use axum::response::Response;
 use oncegate_core::limits::Limits;
 use oncegate_gateway::tenants::App;
@@ -12,8 +14,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::Api;
-use super::answer::Success;
+use super::answer::{Named, Success};
 use super::call::ApiCall;
+use super::events::note_call;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,7 +45,7 @@ impl<'a> Items<'a> {
     /// The body is not a batch, or has no item or too many.
     pub(super) fn read<T: Deserialize<'a>, Item>(
         self,
-        convert: impl Fn(T) -> Result<Item, Problem>,
+        mut convert: impl FnMut(T) -> Result<Item, Problem>,
     ) -> Result<Vec<Result<Item, Problem>>, Problem> {
         let items = self.body.parse::<BatchBody<'a>>()?.items;
         let most = self.api.limits.batch_items;
@@ -67,11 +70,22 @@ pub(super) fn results_max(items: usize, limits: &Limits) -> usize {
     limits.body_bytes.saturating_sub(items.saturating_mul(ITEM_BYTES))
 }
 
-/// Returns the response with the results in order.
-pub(super) fn response<Body: Success>(results: &[Result<Body, Problem>], call: &ApiCall<'_>) -> Response {
+/// Returns the response with the results in order. `name` reads an item again, for operators who look for its claim.
+pub(super) fn response<Body: Success>(
+    results: &[Result<Body, Problem>],
+    call: &ApiCall<'_>,
+    name: impl Fn(&RawValue) -> Option<Named>,
+) -> Response {
     let base = &call.api.problem_base;
-    for noted in results.iter().filter_map(noted) {
-        call.api.recent.note(&call.app.key, call.request_id, noted);
+    let items = OnceCell::new();
+    for (index, noted) in results.iter().enumerate().filter_map(|(index, result)| Some((index, noted(result)?))) {
+        let named = || {
+            let items = items.get_or_init(|| call.parse::<BatchBody<'_>>().map(|body| body.items).unwrap_or_default());
+            items.get(index).and_then(|item| name(item)).unwrap_or_default()
+        };
+        let is_whole = noted.operation.is_some() && noted.global_id.is_some();
+        let (operation, global_id) = if is_whole { (None, None) } else { named() };
+        note_call(call.api, call.app, call.request_id, noted.of_call(operation, global_id));
     }
     written(|text| {
         text.reserve(results.len() * GRANT_BYTES);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::http::{HeaderMap, HeaderValue, header};
 use oncegate_gateway::tenants::{App, AuthError};
 use oncegate_web::body::JsonBytes;
-use oncegate_web::problem::Problem;
+use oncegate_web::problem::{Code, Problem};
 use oncegate_web::request_id::RequestId;
 use serde::Deserialize;
 
@@ -18,7 +18,8 @@ pub(super) struct ApiCall<'a> {
     pub(super) app: &'a Arc<App>,
     pub(super) request_id: &'a RequestId,
     pub(super) headers: &'a HeaderMap,
-    pub(super) body: &'a JsonBytes,
+    /// The body, unless the handler has dropped it.
+    pub(super) body: JsonBytes,
     pub(super) waiting: Waiting<'a>,
 }
 
@@ -30,27 +31,39 @@ pub(super) struct Waiting<'a> {
     pub(super) release: &'a (dyn Fn() + Sync),
 }
 
-impl<'a> ApiCall<'a> {
+impl ApiCall<'_> {
     /// Reads the body as this type.
-    pub(super) fn parse<T: Deserialize<'a>>(&self) -> Result<T, Problem> {
+    pub(super) fn parse<'body, T: Deserialize<'body>>(&'body self) -> Result<T, Problem> {
         self.body.parse()
     }
 
-    /// Resolves when the caller has hung up, or its credential is no longer valid. From its first poll on, the call waits: it has
-    /// no permits any more.
-    pub(super) async fn caller_gone(&self) {
+    /// Frees the memory of the body. A call must do it before it waits: then it has no permit that bounds how many bodies exist.
+    pub(super) fn drop_body(&mut self) {
+        self.body = JsonBytes::default();
+    }
+
+    /// Resolves when the caller has hung up, its credential is no longer valid, or its app has moved to another chain, where what
+    /// it waits for is not. From its first poll on, the call waits: it has no permits any more.
+    pub(super) async fn wait_ended(&self) {
         let Waiting { connection, release } = self.waiting;
         release();
         tokio::select! {
             () = connection.caller.gone() => {}
-            () = self.api.registry.until(|| self.authenticate_again().is_err()) => {}
+            () = self.api.registry.until(|| self.admit_again().is_err()) => {}
         }
     }
 
-    /// Authenticates the caller again after a wait: its credential may have been revoked in the meantime.
-    pub(super) fn authenticate_again(&self) -> Result<(), AuthError> {
-        authenticate(self.api, self.headers, self.waiting.connection).map(drop)
+    /// Checks after a wait whether the call may go on: its credential may have been revoked in the meantime, or its app moved.
+    pub(super) fn admit_again(&self) -> Result<(), Problem> {
+        let app = authenticate(self.api, self.headers, self.waiting.connection)?;
+        if app.chain == self.app.chain { Ok(()) } else { Err(moved()) }
     }
+}
+
+/// Returns the problem of a call that waited while its app moved to another chain.
+fn moved() -> Problem {
+    let detail = "The app has moved to another chain of engines while this call waited. Send it again.";
+    Problem::new(Code::StoreUnavailable, detail).retry_soon()
 }
 
 /// Returns the app of a request's credential.

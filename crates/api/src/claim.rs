@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use oncegate_core::caller::Caller;
 use oncegate_core::canonical::canonicalize_any;
 use oncegate_core::clock::millis;
-use oncegate_core::global_id::GlobalId;
 use oncegate_core::limits::Limits;
 use oncegate_core::record::Realm;
 use oncegate_core::tenant::Operation;
@@ -18,15 +17,17 @@ use oncegate_web::body;
 use oncegate_web::fields::{self, check_operation, check_retention, checked_lease, parsed, required_contents};
 use oncegate_web::prefer;
 use oncegate_web::problem::{Members, Problem};
-use oncegate_web::recent::Noted;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::answer;
+use super::answer::{self, Named};
 use super::call::ApiCall;
 
 /// The header for the nonce, instead of the field of the body.
 pub(super) const NONCE_HEADER: &str = "oncegate-attempt-nonce";
+
+/// The header that names a mistake in a call that was answered.
+const WARNING: HeaderName = HeaderName::from_static("oncegate-warning");
 
 /// The body of a claim call.
 #[derive(Deserialize)]
@@ -54,65 +55,85 @@ enum AskedLeaseEnd {
 }
 
 /// Handles a claim call.
-pub(super) async fn claim(call: ApiCall<'_>) -> Result<Response, Problem> {
+pub(super) async fn claim(mut call: ApiCall<'_>) -> Result<Response, Problem> {
     let mut body: ClaimBody<'_> = call.parse()?;
-    body.merge_nonce(call.headers)?;
+    let names_operation = body.names_operation();
     let wait = body.wait.map(|Span(wait)| wait).or_else(|| prefer::wait(call.headers));
-    let request = body.into_request(&call.api.limits)?;
+    let request = body.merge_nonce(call.headers).and_then(|()| body.into_request(&call.api.limits));
+    let mut response = match request {
+        Ok(request) => answered(&mut call, request, wait).await,
+        Err(problem) => problem.into_response(),
+    };
+    if !names_operation {
+        warn_of_missing_operation(&call, &mut response);
+    }
+    Ok(response)
+}
+
+/// Claims, and waits if the call asks for it and its app waits.
+async fn answered(call: &mut ApiCall<'_>, request: ClaimCall, wait: Option<Duration>) -> Response {
     if let Some(wait) = wait.and_then(|wait| call.api.gateway.wait_granted(call.app, &request, wait)) {
+        call.drop_body();
         // Boxed: every claim would take memory for this.
-        return Ok(Box::pin(claim_or_wait(&call, request, wait)).await);
+        return Box::pin(claim_or_wait(call, request, wait)).await;
     }
     let answer = call.api.gateway.claim(call.app, request).await.map_err(Problem::from);
-    let granted = match answer.and_then(answer::granted) {
-        Ok(granted) => granted,
-        Err(problem) => return Ok(refused(&call, problem)),
-    };
-    let mut response = answer::success(&granted);
-    response.headers_mut().insert(header::LOCATION, granted.location());
-    Ok(response)
+    let granted = answer.and_then(answer::granted).map(|granted| {
+        let mut response = answer::success(&granted);
+        response.headers_mut().insert(header::LOCATION, granted.location());
+        response
+    });
+    // Few responses need the body again.
+    let named_claim = || call.parse().map(|body| name(call, body)).unwrap_or_default();
+    named(granted.unwrap_or_else(Problem::into_response), named_claim)
+}
+
+/// Marks the response to a call that names no operation, and warns of it once in an hour for each app: all such calls of an app
+/// share their identities, terms and metrics.
+pub(super) fn warn_of_missing_operation(call: &ApiCall<'_>, response: &mut Response) {
+    response.headers_mut().insert(WARNING, HeaderValue::from_static("operation_missing"));
+    if call.app.usage.may_warn_of_missing_operation(call.api.clock.monotonic()) {
+        tracing::warn!(
+            app.key = %call.app.key,
+            "A claim call names no operation. Send `operation`, such as order.submit: without it, equal contents of two kinds of \
+             operations are one claim"
+        );
+    }
 }
 
 /// Handles a claim call that waits for up to this time. The response says the time if it did wait.
 async fn claim_or_wait(call: &ApiCall<'_>, request: ClaimCall, wait: Duration) -> Response {
-    let claim = call.api.gateway.claim_or_wait(call.app, request, wait, call.caller_gone()).await;
-    // Checked before the grant or the found claim is used. A grant that crosses the revocation ends with its lease,
+    let operation = request.operation.clone();
+    let global_id = Gateway::global_id(call.app, &operation, &request.contents);
+    let claim = call.api.gateway.claim_or_wait(call.app, request, wait, call.wait_ended()).await;
+    // Checked before the grant or the found claim is used. A grant that crosses the revocation or the move ends with its lease,
     // since a repeat may have it.
-    if let Err(refused) = call.authenticate_again() {
-        return Problem::from(refused).into_response();
+    if let Err(problem) = call.admit_again() {
+        return problem.into_response();
     }
     let did_wait = matches!(claim, Ok(WaitedClaim { waited: Some(_), .. }));
-    let mut response = match claim.map_err(Problem::from).and_then(waited) {
-        Ok(response) => response,
-        Err(problem) => refused(call, problem),
-    };
+    let response = claim.map_err(Problem::from).and_then(waited).unwrap_or_else(Problem::into_response);
+    let mut response = named(response, || (Some(operation), Some(global_id)));
     if did_wait {
         prefer::apply_wait(response.headers_mut(), wait);
     }
     response
 }
 
-/// Returns the response to a call that was not granted. Operators look for refusals at their claim, which only a duplicate names: the body
-/// is read again then.
-fn refused(call: &ApiCall<'_>, problem: Problem) -> Response {
-    let is_named = matches!(problem.members, Members::Duplicate(_));
-    let noted = if is_named { None } else { Noted::of_problem(&problem) };
-    let noted = noted.and_then(|noted| {
-        let (operation, global_id) = claim_of(call)?;
-        Some(Noted { operation: Some(operation), global_id: Some(global_id), ..noted })
-    });
-    let mut response = problem.into_response();
-    if let Some(noted) = noted {
-        response.extensions_mut().insert(noted);
+/// Adds the claim to what operators want to know of a response. A duplicate names its claim.
+fn named(response: Response, claim: impl FnOnce() -> Named) -> Response {
+    let is_duplicate = |problem: &Problem| matches!(problem.members, Members::Duplicate(_));
+    if response.extensions().get().is_some_and(is_duplicate) {
+        return response;
     }
-    response
+    answer::with_call(response, claim)
 }
 
-fn claim_of(call: &ApiCall<'_>) -> Option<(Operation, GlobalId)> {
-    let body: ClaimBody<'_> = call.parse().ok()?;
-    let ClaimCall { operation, contents, .. } = body.into_request(&call.api.limits).ok()?;
+/// Returns operation and claim of a body, if it is valid.
+pub(super) fn name(call: &ApiCall<'_>, body: ClaimBody<'_>) -> Named {
+    let Ok(ClaimCall { operation, contents, .. }) = body.into_request(&call.api.limits) else { return (None, None) };
     let global_id = Gateway::global_id(call.app, &operation, &contents);
-    Some((operation, global_id))
+    (Some(operation), Some(global_id))
 }
 
 /// Returns the response to a call that may have waited.
@@ -134,6 +155,10 @@ fn waited(WaitedClaim { answer, waited }: WaitedClaim) -> Result<Response, Probl
 }
 
 impl ClaimBody<'_> {
+    pub(super) fn names_operation(&self) -> bool {
+        self.operation.is_some()
+    }
+
     /// Takes the nonce of the header. Headers and body must not contradict each other.
     fn merge_nonce(&mut self, headers: &HeaderMap) -> Result<(), Problem> {
         let mut sent = headers.get_all(NONCE_HEADER).iter();

@@ -6,6 +6,7 @@ mod call;
 mod claim;
 mod claim_batch;
 mod concurrency;
+mod events;
 mod global_id;
 mod inspect;
 mod lock_hold;

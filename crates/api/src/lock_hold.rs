@@ -1,6 +1,7 @@
 //! `POST /v1/locks/{name}/holds`: requests a hold of a lock.
 
 use std::future::pending;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::http::StatusCode;
@@ -50,7 +51,7 @@ struct GrantedBody {
 }
 
 /// Handles a request for a hold.
-pub(super) async fn lock_hold(call: ApiCall<'_>, name: LockName) -> Result<Response, Problem> {
+pub(super) async fn lock_hold(mut call: ApiCall<'_>, name: LockName) -> Result<Response, Problem> {
     let mut body: HoldBody = call.parse()?;
     body.wait = body.wait.or_else(|| prefer::wait(call.headers).map(Span));
     let request = body.into_request(name, &call.api.limits)?;
@@ -58,11 +59,16 @@ pub(super) async fn lock_hold(call: ApiCall<'_>, name: LockName) -> Result<Respo
     if wait.is_zero() {
         return answer(call.api.gateway.acquire_lock(call.app, request).await?);
     }
+    call.drop_body();
     let (begins, begun) = oneshot::channel();
+    let has_waited = AtomicBool::new(false);
     // Until it waits, it holds its permits.
     let gone = async {
         match begun.await {
-            Ok(()) => call.caller_gone().await,
+            Ok(()) => {
+                has_waited.store(true, Ordering::Relaxed);
+                call.wait_ended().await;
+            }
             Err(_) => pending().await,
         }
     };
@@ -71,17 +77,10 @@ pub(super) async fn lock_hold(call: ApiCall<'_>, name: LockName) -> Result<Respo
         acquired = call.api.gateway.acquire_lock_or_wait(call.app, request, begins) => acquired.map_err(Problem::from),
         () = gone => Err(Problem::new(Code::LockHeld, "The caller has left.")),
     };
-    // A hold that crosses the revocation ends with its lease, since a repeat may have it.
-    call.authenticate_again()?;
-    let waited = match &acquired {
-        Ok(AcquireAnswer::Granted(GrantedLock { waited, .. }) | AcquireAnswer::Held(HeldLock { waited, .. })) => {
-            *waited
-        }
-        _ => Duration::ZERO,
-    };
+    // A hold that crosses the revocation or the move ends with its lease, since a repeat may have it.
+    call.admit_again()?;
     let mut response = acquired.and_then(answer).unwrap_or_else(IntoResponse::into_response);
-    // As `waited_ms` says it.
-    if millis(waited) > 0 {
+    if has_waited.into_inner() {
         prefer::apply_wait(response.headers_mut(), wait);
     }
     Ok(response)

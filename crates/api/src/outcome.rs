@@ -1,6 +1,6 @@
 //! `POST /v1/claims/{global_id}/outcome`: the outcome call, after an operation.
 
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::limits::Limits;
 use oncegate_core::record::ClaimId;
@@ -35,8 +35,13 @@ pub(super) struct OutcomeBody<'a> {
 pub(super) async fn outcome(call: ApiCall<'_>, global_id: GlobalId) -> Result<Response, Problem> {
     let body: OutcomeBody<'_> = call.parse()?;
     let report = body.into_report(global_id, &call.api.limits)?;
-    let body = answer::reported(&call.api.gateway.settle(call.app, report).await?)?;
-    Ok(answer::success(&body))
+    let operation = report.operation.clone();
+    let answer = call.api.gateway.settle(call.app, report).await.map_err(Problem::from);
+    let response = match answer.and_then(|answer| answer::reported(&answer)) {
+        Ok(body) => answer::success(&body),
+        Err(problem) => problem.into_response(),
+    };
+    Ok(answer::with_call(response, || (operation, None)))
 }
 
 impl OutcomeBody<'_> {

@@ -38,7 +38,11 @@ pub(super) async fn outcome_batch(call: ApiCall<'_>, items: Items<'_>) -> Result
     let reports = items.read(|item: OutcomeItem<'_>| item.into_report(&call.api.limits))?;
     let answers = call.api.gateway.settle_many(call.app, reports).await;
     let answers = answers.into_iter().map(|answer: Result<_, Problem>| answer::reported(&answer?)).collect::<Vec<_>>();
-    Ok(batch::response(&answers, &call))
+    let name = |item: &RawValue| {
+        let OutcomeItem { global_id, operation, .. } = body::object(item.get()).ok()?;
+        Some((operation, global_id.parse().ok()))
+    };
+    Ok(batch::response(&answers, &call, name))
 }
 
 impl OutcomeItem<'_> {

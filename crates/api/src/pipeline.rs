@@ -18,14 +18,15 @@ use oncegate_web::auth_throttle::throttled;
 use oncegate_web::body::JsonBytes;
 use oncegate_web::head;
 use oncegate_web::problem::{Code, Members, Problem};
-use oncegate_web::recent::Noted;
 use oncegate_web::request_id::RequestId;
 use oncegate_web::response::{contain, finish};
 use tracing::Span;
 
+use super::answer;
 use super::batch::Items;
 use super::call::{ApiCall, Waiting, authenticate};
 use super::concurrency::{Held, Permit};
+use super::events::note_call;
 use super::routes::{Handler, OTHER, Operation, ROUTES, Route, Routing};
 use super::{Api, ApiConnection, ApiService, rate_limit};
 
@@ -162,23 +163,24 @@ async fn operate(
     let waiting = Waiting { connection, release: &release };
     match operation {
         Operation::App(handler) => {
-            let body = &charge_and_read.await?;
+            let body = charge_and_read.await?;
             handler(ApiCall { api, app, request_id, headers, body, waiting }).await
         }
         Operation::Claim(handler) => {
             let claim = route.claim(request.uri().path())?;
-            let body = &charge_and_read.await?;
+            let body = charge_and_read.await?;
             handler(ApiCall { api, app, request_id, headers, body, waiting }, claim).await
         }
         Operation::Lock(handler) => {
             let name = route.lock(request.uri().path())?;
-            let body = &charge_and_read.await?;
+            let body = charge_and_read.await?;
             handler(ApiCall { api, app, request_id, headers, body, waiting }, name).await
         }
         Operation::Batch(handler) => {
-            let body = &charge_and_read.await?;
+            let body = charge_and_read.await?;
+            let items = body.clone();
             let call = ApiCall { api, app, request_id, headers, body, waiting };
-            handler(call, Items::new(body, api, app, route.purpose)).await
+            handler(call, Items::new(&items, api, app, route.purpose)).await
         }
     }
 }
@@ -198,14 +200,9 @@ fn with_rate_limits(mut response: Response, context: &RequestContext, api: &Api)
 /// Records a response that operators may look for. A plain grant or success does not have the mark for it.
 fn note(api: &Api, context: &RequestContext, path: &str, response: &Response) {
     let (false, Some(app)) = (response.extensions().is_empty(), &context.app) else { return };
-    let noted = match (response.extensions().get::<Noted>(), response.extensions().get::<Problem>()) {
-        (Some(noted), _) => Some(noted.clone()),
-        (None, problem) => problem.and_then(Noted::of_problem),
-    };
-    if let Some(mut noted) = noted {
-        let of_path = || context.routing.route().and_then(|route| route.claim(path).ok());
-        noted.global_id = noted.global_id.or_else(of_path);
-        api.recent.note(&app.key, &context.id, noted);
+    if let Some(noted) = answer::noted(response) {
+        let of_path = context.routing.route().and_then(|route| route.claim(path).ok());
+        note_call(api, app, &context.id, noted.of_call(None, of_path));
     }
 }
 

@@ -21,8 +21,8 @@ use super::problem::{Code, Problem};
 /// Deepest nesting of a result. Common JSON readers accept it by default.
 const RESULT_DEPTH_MAX: usize = 128;
 
-/// The bytes of a complete body with the media type of JSON. May be something else than JSON.
-#[derive(Default)]
+/// The bytes of a complete body with the media type of JSON. May be something else than JSON. Clones share them.
+#[derive(Clone, Default)]
 pub struct JsonBytes(Bytes);
 
 impl JsonBytes {

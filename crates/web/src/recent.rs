@@ -3,6 +3,7 @@
 
 mod kept;
 pub mod keys;
+mod operations;
 mod today;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,6 +17,7 @@ use serde::Serialize;
 
 use self::kept::{Entry, Newest};
 use self::keys::{KeyedRequest, WantedKeys};
+use self::operations::Operations;
 pub use self::today::Repeats;
 use self::today::Today;
 use super::problem::{Code, Members, Problem};
@@ -95,6 +97,12 @@ impl Noted {
         Self { kind, detail, operation: None, global_id: Some(global_id), attempt_hash: None }
     }
 
+    /// Returns it with the operation and the claim of its call, where it has none yet.
+    #[must_use]
+    pub fn of_call(self, operation: Option<Operation>, global_id: Option<GlobalId>) -> Self {
+        Self { operation: self.operation.or(operation), global_id: self.global_id.or(global_id), ..self }
+    }
+
     /// Returns the facts in a problem. Errors of the caller have none.
     pub fn of_problem(problem: &Problem) -> Option<Self> {
         let (kind, detail) = match (problem.degraded, problem.code) {
@@ -143,7 +151,7 @@ pub struct Event {
     pub detail: &'static str,
     /// The app of the caller.
     pub app: AppKey,
-    /// The operation, where the answer has it.
+    /// The operation, where the call or an earlier event of the claim names it.
     pub operation: Option<Operation>,
     /// The claim, where the call names it.
     pub global_id: Option<GlobalId>,
@@ -183,6 +191,7 @@ pub struct Recent {
     events: Newest<Event>,
     requests: Newest<KeyedRequest>,
     today: Mutex<Today>,
+    operations: Mutex<Operations>,
     clock: Arc<dyn Clock>,
 }
 
@@ -204,7 +213,8 @@ impl Recent {
     /// Returns the list without an event.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let today = Mutex::new(Today::begin(clock.wall()));
-        Self { events: Newest::new(), requests: Newest::new(), today, clock }
+        let operations = Mutex::new(Operations::new());
+        Self { events: Newest::new(), requests: Newest::new(), today, operations, clock }
     }
 
     /// Notes an event. Never waits.
@@ -231,10 +241,14 @@ impl Recent {
         self.requests.lost()
     }
 
+    fn lost_of_both(&self) -> u64 {
+        self.lost() + self.lost_requests()
+    }
+
     /// Returns how many operations have met a repeat today.
     pub fn today(&self) -> Repeats {
         self.keep();
-        self.today.lock().unwrap_or_else(PoisonError::into_inner).repeats(self.clock.wall(), self.lost())
+        self.today.lock().unwrap_or_else(PoisonError::into_inner).repeats(self.clock.wall(), self.lost_of_both())
     }
 
     /// Returns up to `limit` events, the newest first.
@@ -259,8 +273,13 @@ impl Recent {
 
     fn keep(&self) {
         let mut today = self.today.lock().unwrap_or_else(PoisonError::into_inner);
-        self.events.keep(|event| today.add(event, self.lost()));
-        self.requests.keep(|_| {});
+        let lost = self.lost_of_both();
+        let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
+        self.events.keep(|event| {
+            operations.complete(event);
+            today.add(event, lost);
+        });
+        self.requests.keep(|request| today.add_request(request, lost));
     }
 }
 
@@ -295,6 +314,24 @@ mod tests {
         assert_eq!(ids(Wanted { kind: Some(Kind::Late), ..Wanted::default() }, 9), [] as [u64; 0]);
         let one = Wanted { global_id: Some(GlobalId::from_bytes([2; 16])), ..Wanted::default() };
         assert_eq!(recent.find(&one, 9)[0].app.to_string(), "bank");
+    }
+
+    #[test]
+    fn an_event_without_its_operation_has_that_of_its_claim() {
+        let (recent, operation) = (recent(), "order.submit".parse::<Operation>().unwrap());
+        let note = |app: &str, id: u8, kind, operation: Option<&Operation>| {
+            let noted = Noted::of(kind, "", GlobalId::from_bytes([id; 16]));
+            let noted = Noted { operation: operation.cloned(), ..noted };
+            recent.note(&app.parse().unwrap(), &RequestId::random(&SystemEntropy), noted);
+        };
+        note("shop", 1, Kind::RanTwice, None);
+        note("shop", 1, Kind::Observed, Some(&operation));
+        for (app, id) in [("shop", 1), ("shop", 2), ("bank", 1)] {
+            note(app, id, Kind::RanTwice, None);
+        }
+        let wanted = Wanted { operation: Some(operation), ..Wanted::default() };
+        let found: Vec<_> = recent.find(&wanted, 9).iter().map(|event| event.id).collect();
+        assert_eq!(found, [3, 2], "of the same claim of the same app, once it is known");
     }
 
     #[test]

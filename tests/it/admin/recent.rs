@@ -48,7 +48,7 @@ async fn repeats_mismatches_and_superseded_outcomes_are_listed_and_plain_calls_a
         shown,
         [
             json!(["duplicate", "succeeded", "order.submit"]),
-            json!(["superseded", shown[1][1], null]),
+            json!(["superseded", shown[1][1], "order.submit"]),
             json!(["mismatch", "fingerprint_mismatch", "order.submit"]),
             json!(["duplicate", "succeeded", "order.submit"]),
             json!(["duplicate", "in_progress", "order.submit"]),
@@ -64,7 +64,7 @@ async fn repeats_mismatches_and_superseded_outcomes_are_listed_and_plain_calls_a
     let id = granted.body["global_id"].as_str().unwrap();
     assert_eq!(recent(&gateway, &format!("?global_id={id}")).await.len(), 5);
     assert_eq!(recent(&gateway, "?kind=duplicate&limit=2").await.len(), 2);
-    assert_eq!(recent(&gateway, "?operation=order.submit&app=default").await.len(), 4);
+    assert_eq!(recent(&gateway, "?operation=order.submit&app=default").await.len(), 5);
     assert_eq!(recent(&gateway, &format!("?after={}", events[3]["id"])).await, events[4..]);
     for wrong in ["?kind=grant", "?limit=0", "?limit=1001", "?app=-", "?global_id=x", "?after=0", "?state=a"] {
         assert_eq!(alice(&gateway).get(&format!("/admin/v1/recent{wrong}")).await.status, 400, "{wrong}");
@@ -72,6 +72,33 @@ async fn repeats_mismatches_and_superseded_outcomes_are_listed_and_plain_calls_a
     let printed = Terminal::at(&gateway).run(&["recent", "--kind", "mismatch"]).expect(0).out;
     assert!(printed.contains("fingerprint_mismatch") && printed.lines().count() == 2, "{printed}");
     assert!(!alice(&gateway).get("/admin/v1/recent").await.text.contains("secret-order"));
+}
+
+#[tokio::test]
+async fn calls_of_a_batch_have_their_claim_and_operation() {
+    let gateway = operated("memory:").start().await;
+    let client = gateway.client();
+    let claim = json!({ "operation": "order.submit", "contents": { "order_id": "A-1" }, "fingerprint": "a" });
+    let granted = client.post("/v1/claims", &claim).await.expect(201);
+    let (id, timestamp) = (granted.body["global_id"].clone(), granted.body["timestamp"].as_u64().unwrap() - 1);
+    let outcome = |operation: Option<&str>| {
+        let attempt = format!("{timestamp}-0123456789abcdef");
+        json!({ "global_id": id, "attempt": attempt, "outcome": "failure", "operation": operation })
+    };
+    let plain = json!({ "global_id": id, "attempt": granted.body["attempt"], "outcome": "success" });
+    let items = json!({ "items": [outcome(None), plain, outcome(Some("order.submit"))] });
+    client.post("/v1/outcomes/batch", &items).await.expect(200);
+    let superseded = recent(&gateway, "?kind=superseded").await;
+    assert_eq!(superseded.len(), 2, "{superseded:?}");
+    for (event, operation) in superseded.iter().zip([json!("order.submit"), Value::Null]) {
+        assert_eq!((&event["global_id"], &event["operation"]), (&id, &operation), "{event}");
+    }
+    let mut other = claim.clone();
+    other["fingerprint"] = "b".into();
+    let batch = json!({ "items": [{ "operation": "pay", "contents": 1 }, other] });
+    client.post("/v1/claims/batch", &batch).await.expect(200);
+    let mismatch = recent(&gateway, "?kind=mismatch").await;
+    assert_eq!((&mismatch[0]["global_id"], &mismatch[0]["operation"]), (&id, &json!("order.submit")), "{mismatch:?}");
 }
 
 #[tokio::test]
@@ -88,7 +115,7 @@ async fn refused_and_observed_calls_are_listed_of_their_app() {
     for _ in 0..2 {
         bank.claim(json!("A-1")).await.expect(201);
     }
-    assert_eq!(kinds(&gateway, "?app=bank").await, [json!(["observed", "duplicate", null])]);
+    assert_eq!(kinds(&gateway, "?app=bank").await, [json!(["observed", "duplicate", "default"])]);
     let of_shop = kinds(&gateway, "?app=shop").await;
     assert!(!of_shop.is_empty() && of_shop.iter().all(|event| event[1] == "quota_exceeded"), "{of_shop:?}");
 }

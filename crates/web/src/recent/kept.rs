@@ -72,14 +72,14 @@ impl<E: Entry> Newest<E> {
         found.into_iter().take(limit).cloned().collect()
     }
 
-    /// Keeps what is in the queue, and shows each entry to `each` before.
-    pub(super) fn keep(&self, mut each: impl FnMut(&E)) {
+    /// Keeps what is in the queue. `each` sees each entry before, and may complete it.
+    pub(super) fn keep(&self, mut each: impl FnMut(&mut E)) {
         let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         // Bounded, so that a flood cannot hold the locks.
         for _ in 0..QUEUED_MAX {
-            let Ok(entry) = queued.try_recv() else { return };
-            each(&entry);
+            let Ok(mut entry) = queued.try_recv() else { return };
+            each(&mut entry);
             kept.push(entry);
         }
     }

@@ -5,8 +5,10 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use oncegate_core::clock::Timestamp;
 use oncegate_core::global_id::GlobalId;
+use oncegate_core::tenant::AppKey;
 use serde::Serialize;
 
+use super::keys::KeyedRequest;
 use super::{Event, Kind};
 
 /// Registers of the sketch. Its standard error is 1.04 / √4096, so 1.6 %.
@@ -24,7 +26,7 @@ pub struct Repeats {
     pub since: Timestamp,
     /// Operations that met a repeat after they had succeeded or become unknown. An estimate, within 5 %.
     pub repeated_operations: u64,
-    /// Answers 409 to such repeats.
+    /// Answers to such repeats. 409, or of the proxy the stored response.
     pub repeat_answers: u64,
     /// Answers 422 to repeats that differ.
     pub mismatch_answers: u64,
@@ -75,17 +77,34 @@ impl Today {
         }
         match (event.kind, event.detail, event.global_id) {
             (Kind::Duplicate, "succeeded" | "unknown", Some(id)) => {
-                self.sketch.add(hash_of(event, id));
-                self.answers += 1;
+                self.add_repeat(hash_of(&event.app, id));
             }
             (Kind::RanTwice, _, Some(id)) => {
-                self.second_runs.add(hash_of(event, id));
+                self.second_runs.add(hash_of(&event.app, id));
                 self.second_successes += 1;
             }
             (Kind::Observed, ..) => self.observed += 1,
             (Kind::Mismatch, ..) => self.mismatches += 1,
             _ => {}
         }
+    }
+
+    /// Counts a request of the proxy, if it is a repeat.
+    pub(super) fn add_request(&mut self, request: &KeyedRequest, lost: u64) {
+        self.turn(request.at, lost);
+        if day(request.at) < self.day {
+            return;
+        }
+        match request.answer {
+            "replayed" | "unknown" | "not_stored" => self.add_repeat(hash_of(&request.app, request.global_id)),
+            "mismatch" => self.mismatches += 1,
+            _ => {}
+        }
+    }
+
+    fn add_repeat(&mut self, hash: u64) {
+        self.sketch.add(hash);
+        self.answers += 1;
     }
 
     /// Returns the count at this time.
@@ -112,9 +131,9 @@ impl Today {
     }
 }
 
-fn hash_of(event: &Event, id: GlobalId) -> u64 {
+fn hash_of(app: &AppKey, id: GlobalId) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (&event.app, id).hash(&mut hasher);
+    (app, id).hash(&mut hasher);
     hasher.finish()
 }
 
@@ -211,6 +230,30 @@ mod tests {
         let tomorrow = NOON.plus(Duration::from_hours(24));
         let next = today.repeats(tomorrow, 0);
         assert_eq!((next.observed_answers, next.ran_twice_operations), (0, 0));
+    }
+
+    #[test]
+    fn repeats_at_the_proxy_count_too() {
+        let mut today = Today::begin(NOON);
+        let answers =
+            ["forwarded", "replayed", "replayed", "in_progress", "unknown", "not_stored", "mismatch", "refused"];
+        for (answer, id) in answers.into_iter().zip([1, 1, 1, 2, 3, 4, 5, 6]) {
+            let id = GlobalId::from_bytes([id; 16]);
+            let (operation, app) = ("proxy:orders".parse().unwrap(), "shop".parse().unwrap());
+            let request = KeyedRequest::new(operation, app, "key", id, None);
+            today.add_request(&KeyedRequest { answer, at: NOON, ..request }, 0);
+        }
+        let found = today.repeats(NOON, 0);
+        assert_eq!((found.repeated_operations, found.repeat_answers, found.mismatch_answers), (3, 4, 1));
+        let yesterday = KeyedRequest::new(
+            "proxy:a".parse().unwrap(),
+            "shop".parse().unwrap(),
+            "k",
+            GlobalId::from_bytes([9; 16]),
+            None,
+        );
+        today.add_request(&KeyedRequest { answer: "replayed", ..yesterday }, 0);
+        assert_eq!(today.repeats(NOON, 0).repeat_answers, 4, "of another day");
     }
 
     #[test]
