@@ -30,6 +30,12 @@ pub struct Options {
 }
 
 impl Options {
+    /// Returns the options for a store that may take so long to answer a request. Opening a connection needs several answers.
+    #[must_use]
+    pub fn with_response_timeout(self, limit: Duration) -> Self {
+        Self { response_timeout: limit, connect_timeout: self.connect_timeout.max(limit * 2), ..self }
+    }
+
     /// Waits for a member's answer, no longer than it may take. `lost` makes the failure of a member that is late.
     ///
     /// # Errors
@@ -57,6 +63,20 @@ impl Default for Options {
             clock: Arc::new(SystemClock::new()),
             cores: Vec::new(),
             on_data_loss: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_longer_limit_of_requests_lengthens_that_of_opening_and_a_shorter_one_leaves_it() {
+        for (response, connect) in [(100, 500), (250, 500), (330, 660), (2000, 4000), (10_000, 20_000)] {
+            let options = Options::default().with_response_timeout(Duration::from_millis(response));
+            assert_eq!(options.response_timeout, Duration::from_millis(response));
+            assert_eq!(options.connect_timeout, Duration::from_millis(connect));
         }
     }
 }

@@ -61,7 +61,7 @@ pub const fn scheme<E: Exported>() -> Scheme {
         open: |url, host| {
             let mut options = Options { cores: host.cores, clock: host.clock, ..Options::default() };
             if let Some(limit) = E::parse(url).map_err(OpenError::new)?.response_timeout {
-                options.response_timeout = limit;
+                options = options.with_response_timeout(limit);
             }
             E::open(url, options).map_err(OpenError::new)
         },

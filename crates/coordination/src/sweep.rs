@@ -12,10 +12,58 @@ use super::time;
 /// Time between two pages.
 const BREAK: Duration = Duration::from_millis(250);
 
+/// Most records in one page.
+const PAGE: usize = 500;
+
+/// Pages that fail one after the other until an operator is warned. The last of them had one record.
+const FAILURES: u32 = 10;
+
 /// Returns the pause of a gateway before it looks whether a page is due.
 pub fn pause(sweep_interval: Duration) -> Duration {
     let pause = BREAK.min(sweep_interval);
     jittered(pause, pause / 2, SystemEntropy.bits())
+}
+
+/// How one gateway sweeps: how many records its pages have, and whether it pauses between two.
+#[derive(Debug)]
+pub struct Pace {
+    page: usize,
+    failures: u32,
+    goes_on: bool,
+}
+
+impl Pace {
+    /// Returns the number of records in the next page.
+    pub fn page(&self) -> usize {
+        self.page
+    }
+
+    /// Returns whether the next page follows at once, though it is not due for other gateways: records end faster than pauses allow.
+    pub fn goes_on(&self) -> bool {
+        self.goes_on
+    }
+
+    /// Records a page that deleted so many records. `is_followed`: it was not the last one, and no other gateway was faster.
+    pub fn swept(&mut self, deleted: usize, is_followed: bool) {
+        self.goes_on = is_followed && deleted.saturating_mul(5) >= self.page;
+        self.page = PAGE.min(self.page + self.page / 4 + 1);
+        self.failures = 0;
+    }
+
+    /// Records a page that failed. Large values may not fit a reply, or take too long, so the next page is half as large. Returns
+    /// whether a warning is due.
+    pub fn failed(&mut self) -> bool {
+        self.goes_on = false;
+        self.page = (self.page / 2).max(1);
+        self.failures = self.failures.saturating_add(1);
+        self.failures == FAILURES
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { page: PAGE, failures: 0, goes_on: false }
+    }
 }
 
 /// Position of the sweep that all gateways share.
@@ -52,6 +100,43 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_page_that_failed_is_halved_down_to_one_record_and_grows_again() {
+        let mut pace = Pace::default();
+        let failed: Vec<_> = (0..12).map(|_| (pace.page(), pace.failed())).collect();
+        let pages: Vec<_> = failed.iter().map(|(page, _)| *page).collect();
+        assert_eq!(pages, [500, 250, 125, 62, 31, 15, 7, 3, 1, 1, 1, 1]);
+        let warned: Vec<_> = (0..12).filter(|number| failed[*number].1).collect();
+        assert_eq!(warned, [9], "one warning, and not before a page of one record has failed");
+        let mut before = pace.page();
+        for _ in 0..30 {
+            pace.swept(0, true);
+            assert!(pace.page() == 500 || pace.page() > before, "{before}");
+            assert!(pace.page() <= before * 2, "{before}");
+            before = pace.page();
+        }
+        assert_eq!(before, 500);
+        assert!(!(0..9).any(|_| pace.failed()), "failures before the last success do not count");
+    }
+
+    #[test]
+    fn a_page_of_which_much_had_ended_is_followed_at_once() {
+        let mut pace = Pace::default();
+        let mut goes_on = |deleted, is_followed| {
+            pace.swept(deleted, is_followed);
+            pace.goes_on()
+        };
+        assert!(goes_on(500, true) && goes_on(100, true));
+        assert!(!goes_on(99, true) && !goes_on(0, true), "few have ended");
+        assert!(!goes_on(500, false), "it was the last page, or another gateway sweeps");
+        pace.swept(500, true);
+        pace.failed();
+        assert!(!pace.goes_on());
+        // Of a small page a fifth is less.
+        pace.swept(50, true);
+        assert!(pace.goes_on());
+    }
 
     #[test]
     fn a_cursor_reads_back_and_a_damaged_one_begins_anew() {

@@ -256,6 +256,16 @@ impl Gateway {
         self.child.id()
     }
 
+    /// Returns a field of the kernel's account of the process, in KiB: `VmRSS` is its memory, `VmHWM` the most that it had.
+    ///
+    /// # Panics
+    /// The process has ended, or has no such field.
+    pub fn kib(&self, field: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("its account");
+        let value = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':')).expect("the field");
+        value.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
     /// Sends a signal, such as `TERM`. After `STOP` it is frozen.
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").args([&format!("-{name}"), &self.pid().to_string()]).status();

@@ -262,7 +262,7 @@ impl ZooKeeperCluster {
         fs::write(data.join("myid"), (position + 1).to_string()).expect("an id");
         let (settings, port) = (member.folder.path().join("zoo.cfg"), member.client_port);
         let mut text = format!(
-            "dataDir={}\nclientPortAddress=127.0.0.1\ntickTime=200\ninitLimit=100\nsyncLimit=25\n\
+            "dataDir={}\nclientPortAddress=127.0.0.1\ntickTime=200\ninitLimit=40\nsyncLimit=25\n\
              minSessionTimeout=2000\nmaxSessionTimeout=20000\nmaxClientCnxns=0\nadmin.enableServer=false\n\
              4lw.commands.whitelist=srvr,mntr,ruok,conf\n",
             data.display()
@@ -292,6 +292,8 @@ impl ZooKeeperCluster {
             "-Dzookeeper.4lw.commands.whitelist=*",
         ]);
         command.args(["-Dzookeeper.admin.enableServer=false", "-Dzookeeper.fsync.warningthresholdms=100000"]);
+        // An election whose notifications get lost on a busy machine doubles the pause between two, up to a minute.
+        command.arg("-Dzookeeper.fastleader.maxNotificationInterval=1000");
         command.args(
             ["-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory"]
                 .iter()

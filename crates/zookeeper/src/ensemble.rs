@@ -22,6 +22,9 @@ pub(super) const WITHOUT_WORDS: &str =
 /// Looks at the servers until `closing` is cancelled.
 pub(super) async fn run(store: Arc<Store>, closing: CancellationToken) {
     while let Some(nodes) = closing.run_until_cancelled(look(&store)).await {
+        if let Some(is_durable) = is_durable(&nodes) {
+            store.server.set_durable(is_durable);
+        }
         store.state.members.record(nodes);
         if !members::is_due(&closing).await {
             return;
@@ -36,6 +39,14 @@ async fn look(store: &Store) -> Vec<Node> {
         node(&address, asked.ok().flatten().as_deref())
     };
     join_all(store.members().into_iter().map(ask)).await
+}
+
+/// Returns whether acknowledged writes are durable: on all servers that answer, since any of them may lead, and lose what another
+/// one has acknowledged. `None`: no server answers.
+pub(super) fn is_durable(nodes: &[Node]) -> Option<bool> {
+    let mut up = nodes.iter().filter(|node| node.up).peekable();
+    up.peek()?;
+    Some(up.all(|node| node.version.as_deref().is_some_and(words::is_durable)))
 }
 
 /// Returns a server with this answer to `srvr`.
@@ -97,5 +108,24 @@ mod tests {
         );
         let hidden = node(Some("srvr is not executed because it is not in the whitelist.\n"));
         assert!(hidden.up && hidden.warnings == [WITHOUT_WORDS], "{hidden:?}");
+    }
+
+    #[test]
+    fn a_server_that_may_lose_writes_makes_all_of_them_not_durable() {
+        let node = |up, version: Option<&str>| {
+            let silent = members::silent(&Address { host: "z1".into(), port: 2181 });
+            Node { up, version: version.map(str::to_owned), ..silent }
+        };
+        let [new, old, hidden, down] =
+            [node(true, Some("3.9.4")), node(true, Some("3.8.4")), node(true, None), node(false, None)];
+        for (nodes, expected) in [
+            (vec![new.clone(), new.clone(), down.clone()], Some(true)),
+            (vec![new.clone(), old, new.clone()], Some(false)),
+            (vec![new, hidden], Some(false)),
+            (vec![down], None),
+            (vec![], None),
+        ] {
+            assert_eq!(is_durable(&nodes), expected, "{nodes:?}");
+        }
     }
 }

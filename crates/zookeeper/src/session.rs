@@ -13,6 +13,7 @@ use oncegate_core::engine::Determinate;
 use tokio::time::timeout;
 
 use super::client::{Client, Events};
+use super::ensemble;
 use super::failure::Failure;
 use super::keys;
 use super::members;
@@ -72,7 +73,7 @@ impl Session {
         Ok((session, events))
     }
 
-    /// Records whether acknowledged writes of this member are durable.
+    /// Records whether acknowledged writes are durable, as this member and what was last seen of the others show it.
     fn report_durability(&self, srvr: Option<&str>) {
         let version = srvr.and_then(words::version);
         let is_durable = version.is_some_and(words::is_durable);
@@ -84,7 +85,8 @@ impl Session {
                 "This ZooKeeper may lose writes that it has acknowledged, or does not allow srvr, which shows its version. Use 3.9.4 or later"
             );
         }
-        self.store.server.set_durable(is_durable);
+        let of_others = ensemble::is_durable(&self.store.state.members.nodes());
+        self.store.server.set_durable(is_durable && of_others.unwrap_or(true));
     }
 
     /// Creates missing nodes: the root, folders, marker and clock. Needs a quorum.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use oncegate_coordination::claims::StoredClaim;
 use oncegate_coordination::records::StoredRecord;
-use oncegate_coordination::sweep::{self, Cursor};
+use oncegate_coordination::sweep::{self, Cursor, Pace};
 use oncegate_coordination::time::Time;
 use oncegate_coordination::value::{Found, Mark};
 use tokio::time::sleep;
@@ -17,8 +17,6 @@ use super::proto::Change;
 use super::session::{Replied, Session};
 use super::store::Store;
 
-/// Records in one page: a million are looked at in ten minutes.
-const PAGE: usize = 500;
 /// Folders whose children one page lists.
 const FOLDERS: usize = 32;
 /// Nodes in one exchange.
@@ -26,9 +24,10 @@ const NODES: usize = 100;
 
 /// Sweeps until `closing` is cancelled.
 pub(super) async fn run(store: Arc<Store>, closing: CancellationToken) {
+    let mut pace = Pace::default();
     while closing.run_until_cancelled(sleep(sweep::pause(store.options.sweep_interval))).await.is_some() {
         let Some(Ok((session, _))) = closing.run_until_cancelled(Session::open(&store, 0)).await else { continue };
-        let swept = closing.run_until_cancelled(sweep_all(&store, &session)).await;
+        let swept = closing.run_until_cancelled(sweep_all(&store, &session, &mut pace)).await;
         if let Some(Err(failure)) = swept {
             tracing::debug!(reason = failure.answer.reason(), "A sweep failed; trying again");
         }
@@ -36,30 +35,48 @@ pub(super) async fn run(store: Arc<Store>, closing: CancellationToken) {
 }
 
 /// Sweeps for as long as the session is good.
-async fn sweep_all(store: &Store, session: &Session) -> Result<(), Failure> {
+async fn sweep_all(store: &Store, session: &Session, pace: &mut Pace) -> Result<(), Failure> {
     loop {
-        sweep_next(store, session).await?;
-        sleep(sweep::pause(store.options.sweep_interval)).await;
+        sweep_next(store, session, pace).await?;
+        if !pace.goes_on() {
+            sleep(sweep::pause(store.options.sweep_interval)).await;
+        }
     }
 }
 
 /// Sweeps the next page, if it is due.
-async fn sweep_next(store: &Store, session: &Session) -> Result<(), Failure> {
+async fn sweep_next(store: &Store, session: &Session, pace: &mut Pace) -> Result<(), Failure> {
     let path = &store.keys.sweep;
     let Replied { time, found, .. } = session.run(Vec::new(), vec![path.clone()]).await?;
     let Some(Ok(stored)) = found.into_iter().next() else { return Err(Failure::unfit()) };
     let cursor = stored.as_ref().map(|(value, _)| Cursor::decode(value)).unwrap_or_default();
-    if time.clock < cursor.due {
+    if time.clock < cursor.due && !pace.goes_on() {
         return Ok(());
     }
-    let next = sweep_page(store, session, &Place::of(&cursor.from)).await?;
+    let (next, deleted) = match sweep_page(store, session, &Place::of(&cursor.from), pace.page()).await {
+        Ok(swept) => swept,
+        Err(failure) => {
+            if pace.failed() {
+                let (server, reason) = (store.server.address(), failure.answer.reason());
+                tracing::warn!(
+                    server,
+                    reason,
+                    "Sweeping fails again and again, so ended records stay and fill ZooKeeper"
+                );
+            }
+            return Err(failure);
+        }
+    };
+    let is_last = next.is_none();
     let cursor = Cursor::after_page(time.clock, next.map(Place::encode), store.options.sweep_interval).encode();
     let change = match stored {
         Some((_, stat)) => Change::Set(path.clone(), cursor, stat.version),
         None => Change::Create(path.clone(), cursor),
     };
     // If another gateway was faster, its cursor stays.
-    session.run(vec![vec![change]], Vec::new()).await.map(drop)
+    let Replied { changed, .. } = session.run(vec![vec![change]], Vec::new()).await?;
+    pace.swept(deleted, !is_last && matches!(changed.first(), Some(Ok(_))));
+    Ok(())
 }
 
 /// Start of a page: in this folder, after this name.
@@ -81,8 +98,14 @@ impl Place {
     }
 }
 
-/// Deletes ended records in the page from here on. Returns where the next one begins; `None` after the last one.
-async fn sweep_page(store: &Store, session: &Session, from: &Place) -> Result<Option<Place>, Failure> {
+/// Deletes ended records in the page of this size from here on. Returns where the next one begins, `None` after the last one, and how
+/// many were deleted.
+async fn sweep_page(
+    store: &Store,
+    session: &Session,
+    from: &Place,
+    page: usize,
+) -> Result<(Option<Place>, usize), Failure> {
     let keys = &store.keys;
     let mut folders = Vec::new();
     // In the order of their names, which is that of the places.
@@ -93,7 +116,7 @@ async fn sweep_page(store: &Store, session: &Session, from: &Place) -> Result<Op
     let mut folders = folders.into_iter().filter(|folder| *folder >= from.folder);
     let some: Vec<_> = folders.by_ref().take(FOLDERS).collect();
     let next_folder = folders.next();
-    let mut left = PAGE;
+    let (mut left, mut deleted) = (page, 0);
     for (folder, mut names) in some.iter().zip(lists::all_children(session, &some).await?) {
         if *folder == from.folder {
             names.retain(|name| *name > from.after);
@@ -101,18 +124,19 @@ async fn sweep_page(store: &Store, session: &Session, from: &Place) -> Result<Op
         let is_cut = names.len() > left;
         names.truncate(left);
         left -= names.len();
-        sweep_nodes(store, session, folder, &names).await?;
+        deleted += sweep_nodes(store, session, folder, &names).await?;
         if is_cut {
             let after = names.pop().unwrap_or_default();
-            return Ok(Some(Place { folder: folder.clone(), after }));
+            return Ok((Some(Place { folder: folder.clone(), after }), deleted));
         }
     }
-    Ok(next_folder.map(|folder| Place { folder, after: String::new() }))
+    Ok((next_folder.map(|folder| Place { folder, after: String::new() }), deleted))
 }
 
-/// Deletes the ended records among these nodes.
-async fn sweep_nodes(store: &Store, session: &Session, folder: &str, names: &[String]) -> Result<(), Failure> {
+/// Deletes the ended records among these nodes. Returns how many.
+async fn sweep_nodes(store: &Store, session: &Session, folder: &str, names: &[String]) -> Result<usize, Failure> {
     let is_claim = folder.starts_with(&store.keys.claims);
+    let mut deleted = 0;
     for some in names.chunks(NODES) {
         let paths: Vec<_> = some.iter().map(|name| format!("{folder}/{name}")).collect();
         let Replied { time, sent_at, found, .. } = session.run(Vec::new(), paths.clone()).await?;
@@ -126,10 +150,11 @@ async fn sweep_nodes(store: &Store, session: &Session, folder: &str, names: &[St
             }
         }
         if !deletions.is_empty() {
+            deleted += deletions.len();
             session.run(deletions, Vec::new()).await?;
         }
     }
-    Ok(())
+    Ok(deleted)
 }
 
 /// Returns whether a record ended so long ago that no gateway remembers a version of its node.

@@ -1,10 +1,13 @@
 //! A broken cable between a gateway and a member, which sees its clients as before.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_core::claim::ClaimResponse;
 use oncegate_core::clock::{Clock as _, SystemClock, Timestamp};
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{Claims as _, RecordName, Records as _, Topology as _};
+use oncegate_driver::scheme::Host;
 use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
 
 use super::{Cluster, again, engine, is_duplicate, open, serves_again, soon};
@@ -35,6 +38,20 @@ async fn a_member_behind_a_broken_cable_is_left_and_each_call_has_one_effect() {
         proxy.set(Mode::Pass);
         serves_again(&engine).await;
     }
+}
+
+/// Opening takes several round trips, so it must have longer as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_member_serves_if_the_url_lets_it_take_longer() {
+    let Some(cluster) = Cluster::start_one().await else { return };
+    let (proxy, url) = through_proxy(&cluster).await;
+    // Each way: no session is open within the default limits.
+    proxy.set(Mode::Delay(Duration::from_millis(150)));
+    let host = Host { clock: Arc::new(SystemClock::new()), cores: Vec::new() };
+    let opened = (engine::SCHEME.open)(&format!("{url}&response_timeout=3s"), host).unwrap();
+    let (request, deadline) = (fresh_claim(), Duration::from_secs(9));
+    soon("a grant", async || opened.claim(&request, deadline).await.is_ok()).await;
+    assert!(matches!(opened.claim(&again(&request), deadline).await, Ok(ClaimResponse::Duplicate(_))));
 }
 
 /// One connection advances the clock while another one is opened, which reads it a little earlier.
