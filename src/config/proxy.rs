@@ -64,15 +64,17 @@ impl Config {
             add("strip_fields", wrong);
         }
         let (total, parts) = (proxy.request_bytes_total.0, if proxy.payers().len() > 1 { 2 } else { 1 });
+        let responses = proxy.routes.iter().map(|route| route.response_bytes.0.min(RESPONSE_BYTES_MAX));
+        let longest = responses.fold(self.limits.body_bytes, usize::max);
         // Long bodies leave an eighth to others.
-        let least = (self.limits.body_bytes.saturating_mul(parts) / 7).saturating_mul(8).saturating_add(8 * parts);
+        let least = (longest.saturating_mul(parts) / 7).saturating_mul(8).saturating_add(8 * parts);
         if total < least {
             let whose = if parts > 1 { ", and one of several apps has half of it" } else { "" };
             add(
                 "request_bytes_total",
                 format!(
-                    "{total} is too little for the longest body, limits.body_bytes ({}){whose}; write at least {least}",
-                    self.limits.body_bytes
+                    "{total} is too little for the longest body, {longest} by limits.body_bytes or the response_bytes of a \
+                     route{whose}; write at least {least}"
                 ),
             );
         }

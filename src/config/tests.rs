@@ -2,6 +2,7 @@
 //! `refusals`.
 
 mod refusals;
+mod routes;
 mod secret_files;
 
 use std::ffi::OsString;

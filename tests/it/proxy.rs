@@ -22,6 +22,7 @@ mod repeats;
 mod routes;
 mod running;
 mod servers;
+mod settings;
 mod tokens;
 mod uploads;
 mod websockets;

@@ -19,11 +19,22 @@ impl Proxy {
         })
     }
 
-    /// Resolves when the caller of a request that waits has left, or its app may not call any more.
-    pub(super) async fn wait_ended(&self, route: &Route, reply: &mut Reply) {
+    /// Resolves when the caller of a request that waits has left, or its app may not call any more or has moved to another chain,
+    /// where the claim that it waits for is not.
+    pub(super) async fn wait_ended(&self, route: &Route, app: &App, reply: &mut Reply) {
         tokio::select! {
             () = reply.closed() => {}
-            () = self.registry.until(|| self.app_of(route).is_err()) => {}
+            () = self.registry.until(|| self.check_again(route, app).is_err()) => {}
         }
+    }
+
+    /// Checks after a wait whether a request may go on: its app may have been disabled in the meantime, or moved.
+    pub(super) fn check_again(&self, route: &Route, app: &App) -> Result<(), Refusal> {
+        if self.app_of(route)?.chain == app.chain {
+            return Ok(());
+        }
+        let detail =
+            "The app of this route has moved to another chain of engines while this request waited. Send it again.";
+        Err(Refusal::Problem(Problem::new(Code::StoreUnavailable, detail).retry_soon()))
     }
 }

@@ -28,7 +28,7 @@ use super::upstream::Received;
 type Polled = Poll<Option<Result<Frame<Bytes>, axum::Error>>>;
 
 /// Bytes that a body on its way takes in buffers.
-const STREAM_BYTES: usize = 64 << 10;
+pub(super) const STREAM_BYTES: usize = 64 << 10;
 
 /// A request body that is sent on while it arrives. Some of it may have been read before.
 pub(super) struct Arriving {

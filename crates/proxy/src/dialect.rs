@@ -4,6 +4,8 @@
 
 pub(super) mod oasis;
 
+use std::time::Duration;
+
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use oncegate_core::record::ClaimState;
@@ -13,6 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use super::principal_source::PrincipalSource;
 use super::status::{Meaning, StatusRule};
+
+/// Time after which a repeat of a running request may get its response.
+const SOON: Duration = Duration::from_secs(1);
 
 /// The header that tells Stripe's clients whether a repeat can help.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
@@ -51,6 +56,8 @@ pub(super) enum Refusal {
     Expired(String),
     /// Any other problem.
     Problem(Problem),
+    /// A problem of a request whose key was claimed.
+    AfterClaim(Problem),
     /// Refused with further fields: the outage policy that answered, the granted wait.
     With(Box<HeaderMap>, Box<Self>),
 }
@@ -64,9 +71,13 @@ impl Refusal {
             Self::NotStored { .. } => ProxyResult::NotStored,
             Self::Mismatch => ProxyResult::Mismatch,
             Self::NoKey(_) => ProxyResult::NoKey,
-            Self::Problem(problem) if problem.code.status().is_server_error() => ProxyResult::Unavailable,
+            Self::Problem(problem) | Self::AfterClaim(problem) if problem.code.status().is_server_error() => {
+                ProxyResult::Unavailable
+            }
             Self::With(_, refusal) => refusal.label(),
-            Self::Key(_) | Self::Principal(_) | Self::Expired(_) | Self::Problem(_) => ProxyResult::Refused,
+            Self::Key(_) | Self::Principal(_) | Self::Expired(_) | Self::Problem(_) | Self::AfterClaim(_) => {
+                ProxyResult::Refused
+            }
         }
     }
 }
@@ -171,7 +182,7 @@ fn ietf(refusal: Refusal) -> Response {
             "This key was used with another request; send a fresh key for each operation.",
         ),
         Refusal::Expired(why) => Problem::new(Code::IdempotencyKey, why),
-        Refusal::Problem(problem) => problem,
+        Refusal::Problem(problem) | Refusal::AfterClaim(problem) => problem,
         Refusal::With(_, refusal) => return ietf(*refusal),
     }
     .into_response()
@@ -194,43 +205,43 @@ fn stripe(refusal: Refusal) -> Response {
     const IDEMPOTENCY: &str = "idempotency_error";
     const INVALID: &str = "invalid_request_error";
     let conflict = StatusCode::CONFLICT;
-    let (status, r#type, code, message, should_retry) = match refusal {
+    let (status, r#type, code, message, retry_after) = match refusal {
         Refusal::NoKey(why) | Refusal::Key(why) | Refusal::Principal(why) => {
-            (StatusCode::BAD_REQUEST, INVALID, None, format!("{}.", sentence(&why)), false)
+            (StatusCode::BAD_REQUEST, INVALID, None, format!("{}.", sentence(&why)), None)
         }
         Refusal::InProgress => {
             let message = "The first request with this idempotency key is still running.".to_owned();
-            (conflict, IDEMPOTENCY, Some("idempotency_key_in_use"), message, true)
+            (conflict, IDEMPOTENCY, Some("idempotency_key_in_use"), message, Some(SOON))
         }
         Refusal::Unknown => {
             let message = "The outcome of the first request with this idempotency key is unknown.".to_owned();
-            (conflict, IDEMPOTENCY, Some("outcome_unknown"), message, false)
+            (conflict, IDEMPOTENCY, Some("outcome_unknown"), message, None)
         }
         Refusal::NotStored { status, .. } => {
             let message = format!(
                 "The first request with this idempotency key is done{}. Its response was not stored.",
                 answered(status)
             );
-            (conflict, IDEMPOTENCY, Some("response_not_stored"), message, false)
+            (conflict, IDEMPOTENCY, Some("response_not_stored"), message, None)
         }
         Refusal::Mismatch => {
             let message = "Keys for idempotent requests can only be used with the same request.".to_owned();
-            (StatusCode::BAD_REQUEST, IDEMPOTENCY, None, message, false)
+            (StatusCode::BAD_REQUEST, IDEMPOTENCY, None, message, None)
         }
-        Refusal::Expired(why) => (StatusCode::BAD_REQUEST, INVALID, None, why, false),
+        Refusal::Expired(why) => (StatusCode::BAD_REQUEST, INVALID, None, why, None),
         Refusal::With(_, refusal) => return stripe(*refusal),
-        Refusal::Problem(problem) => {
+        Refusal::Problem(problem) | Refusal::AfterClaim(problem) => {
             let r#type = if problem.code.status().is_server_error() { "api_error" } else { INVALID };
-            let may_retry = problem.retry_after.is_some();
-            (problem.code.status(), r#type, Some(problem.code.name()), problem.detail.into_owned(), may_retry)
+            let Problem { code, detail, retry_after, .. } = problem;
+            (code.status(), r#type, Some(code.name()), detail.into_owned(), retry_after)
         }
     };
     let body = StripeBody { error: StripeError { r#type, code, message: &message } };
     let mut response = json(status, &body);
     let fields = response.headers_mut();
-    fields.insert(SHOULD_RETRY, HeaderValue::from_static(if should_retry { "true" } else { "false" }));
-    if should_retry {
-        fields.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    fields.insert(SHOULD_RETRY, HeaderValue::from_static(if retry_after.is_some() { "true" } else { "false" }));
+    if let Some(wait) = retry_after {
+        fields.insert(header::RETRY_AFTER, seconds(wait));
     }
     response
 }
@@ -239,9 +250,28 @@ fn answered(status: Option<StatusCode>) -> String {
     status.map_or_else(String::new, |status| format!(", and was answered {}", status.as_u16()))
 }
 
+/// Returns the value of `Retry-After` for this wait.
+fn seconds(wait: Duration) -> HeaderValue {
+    HeaderValue::from(wait.as_secs().max(1))
+}
+
 /// Returns a response with a JSON body.
 fn json(status: StatusCode, body: &impl Serialize) -> Response {
     let mut response = response::json(body);
     *response.status_mut() = status;
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stripes_clients_learn_how_long_to_wait() {
+        let of = |wait: u64| {
+            let problem = Problem::new(Code::QuotaExceeded, "").retry_after(Duration::from_millis(wait));
+            stripe(Refusal::Problem(problem)).headers()[header::RETRY_AFTER].to_str().unwrap().to_owned()
+        };
+        assert_eq!([of(1), of(1_000), of(30_000)], ["1", "1", "30"]);
+    }
 }

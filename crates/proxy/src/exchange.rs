@@ -123,7 +123,7 @@ impl Exchange {
                               with the same key: it gets that response once it has come, and is not run again.";
                 if let Some(reply) = reply.take() {
                     let problem = Problem::new(Code::UpstreamTimeout, detail).retry_soon();
-                    reply.send(Err(Refusal::Problem(problem)));
+                    reply.send(Err(Refusal::AfterClaim(problem)));
                 }
                 // The claim stays in progress and is renewed, so that a repeat can wait for the response.
                 sending.await
@@ -131,7 +131,8 @@ impl Exchange {
         };
         self.route.metrics.upstream_answered(self.proxy.clock.monotonic().saturating_sub(started));
         let route = self.route.operation.as_ref();
-        let (outcome, detail) = match sent {
+        let no_effect = |detail| (Outcome::Failure, Problem::new(Code::UpstreamUnavailable, detail).retry_soon());
+        let (outcome, problem) = match sent {
             Some(Ok(response)) => {
                 let ending = self.receive(response, reply).await;
                 // A response to another body than the digest says is none to repeats of the request. It may come before the end of
@@ -152,25 +153,19 @@ impl Exchange {
             }
             Some(Err(Failed::NotConnected(why))) => {
                 tracing::warn!(route, reason = why, "No server of the upstream accepts connections");
-                (
-                    Outcome::Failure,
-                    "No server of the upstream accepts connections. Nothing was done: send the request again.",
-                )
+                no_effect("No server of the upstream accepts connections. Nothing was done: send the request again.")
             }
             Some(Err(Failed::Refused(why))) => {
                 tracing::warn!(route, reason = why, "The upstream refused a request before it was processed");
-                (
-                    Outcome::Failure,
-                    "The upstream refused the request before it was processed. Nothing was done: send it again.",
-                )
+                no_effect("The upstream refused the request before it was processed. Nothing was done: send it again.")
             }
             Some(Err(Failed::Broken(why))) => {
                 tracing::warn!(route, reason = why, "The exchange with the upstream broke off");
                 let detail = "The exchange with the upstream broke off; whether it did what was asked is not known.";
-                (Outcome::Unknown, detail)
+                (Outcome::Unknown, Problem::new(Code::UpstreamUnavailable, detail))
             }
         };
-        Ending { outcome, rest: Rest::Refusal(reply, Problem::new(Code::UpstreamUnavailable, detail)) }
+        Ending { outcome, rest: Rest::Refusal(reply, problem) }
     }
 
     /// Sends the request. `None` if its lease is over, or nearly.
@@ -306,7 +301,7 @@ impl Rest {
             }
             Self::Refusal(reply, problem) => {
                 if let Some(reply) = reply {
-                    reply.send(Err(Refusal::Problem(problem)));
+                    reply.send(Err(Refusal::AfterClaim(problem)));
                 }
             }
             Self::None => {}

@@ -146,6 +146,12 @@ impl Routes {
             );
             return ambiguous(detail, false);
         }
+        let decoded = self.find_decoded(target, method);
+        if decoded.map(Arc::as_ptr) != route.map(Arc::as_ptr) {
+            let detail = "The path has an escape: servers that decode it take the path for one of another route. Send the path as \
+                          the route has it.";
+            return ambiguous(detail.to_owned(), true);
+        }
         let is_forwarded =
             method.is_idempotent() && !overrides_method(headers) || self.unmatched_keyed == OnUnmatchedKey::Forward;
         if is_forwarded || !self.passes_unprotected(way, target, method, headers) {

@@ -54,8 +54,9 @@ fn changes_of(old: &RouteOptions, new: &RouteOptions) -> Vec<String> {
     if old.app != new.app {
         add("app", toml(&old.app), toml(&new.app), RUNS_AGAIN);
     }
-    if same_when_present(&old.principal) != same_when_present(&new.principal) {
-        add("principal", toml(&old.principal), toml(&new.principal), RUNS_AGAIN);
+    let [was, is] = [old, new].map(RouteOptions::principal_sources);
+    if same_when_present(&was) != same_when_present(&is) {
+        add("principal", toml(&was), toml(&is), RUNS_AGAIN);
     }
     let [names, still] = [old, new].map(places_of_key);
     if !names.iter().all(|name| still.contains(name)) {
@@ -207,6 +208,7 @@ fn toml(value: &impl Serialize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dialect::Dialect;
 
     /// The proxy of two routes, changed by this.
     fn proxy(change: impl FnOnce(&mut ProxyOptions)) -> ProxyOptions {
@@ -259,7 +261,7 @@ mod tests {
 
     #[test]
     fn edits_that_keep_identities_are_no_changes() {
-        let none: [fn(&mut ProxyOptions); 7] = [
+        let none: [fn(&mut ProxyOptions); 8] = [
             |_| {},
             |proxy| proxy.routes[0].upstream = "other".into(),
             |proxy| proxy.routes[0].retention = Retention::Forever,
@@ -267,11 +269,18 @@ mod tests {
             |proxy| proxy.routes[0].key_headers = Some(vec!["X-Key".into(), "Idempotency-Key".into()]),
             |proxy| proxy.routes[0].fingerprint.reverse(),
             |proxy| proxy.routes[0].principal[1] = "x-tenant?".parse().unwrap(),
+            |proxy| proxy.routes[0].on_5xx = Some(crate::status::Meaning::Done),
         ];
         for (number, change) in none.into_iter().enumerate() {
             assert_eq!(changed(change), Vec::<String>::new(), "edit {number}");
         }
         assert_eq!(inserted(0, "name = \"carts\"\npath = \"/v2/carts\"\nmethods = [\"POST\"]"), Vec::<String>::new());
+        let with = |dialect: Dialect, principal: &[&str]| {
+            let principal = principal.iter().map(|source| source.parse().unwrap()).collect();
+            proxy(|proxy| (proxy.routes[0].dialect, proxy.routes[0].principal) = (dialect, principal))
+        };
+        let named = with(Dialect::Ietf, &["authorization", "stripe-account?", "stripe-context?"]);
+        assert_eq!(changes(&with(Dialect::Stripe, &["authorization"]), &named), Vec::<String>::new());
         let off = proxy(|proxy| proxy.listen = None);
         assert_eq!(changes(&off, &proxy(|proxy| proxy.routes.clear())), Vec::<String>::new());
     }
@@ -279,7 +288,7 @@ mod tests {
     #[test]
     fn each_part_of_the_identity_is_compared() {
         type Edit = fn(&mut RouteOptions);
-        let edits: [(Edit, &str); 7] = [
+        let edits: [(Edit, &str); 8] = [
             (
                 |route| route.app = "other".parse().unwrap(),
                 "its app changes from \"shop\" to \"other\"; a repeat of a \
@@ -291,6 +300,11 @@ mod tests {
                 [\"authorization\", \"x-tenant\"] to [\"cookie:sid\"]; a repeat of a request from before, up to 1d old, runs again",
             ),
             (|route| route.principal.reverse(), "its principal changes"),
+            (
+                |route| route.dialect = Dialect::Stripe,
+                "its principal changes from [\"authorization\", \"x-tenant\"] to [\"authorization\", \"x-tenant\", \
+                \"stripe-account?\", \"stripe-context?\"]; a repeat of a request from before, up to 1d old, runs again",
+            ),
             (
                 |route| route.key_headers = Some(vec!["X-Key".into()]),
                 "its place of the key changes from \
@@ -306,7 +320,7 @@ mod tests {
             (|route| route.fingerprint.truncate(5), "its fingerprint changes from [\"body\", \"content-type\""),
             (
                 |route| {
-                    route.dialect = crate::dialect::Dialect::Oasis;
+                    route.dialect = Dialect::Oasis;
                     route.key_headers = Some(vec!["Idempotency-Key".into()]);
                 },
                 "\"repeatability-first-sent\"]; a repeat of a request from before, up to 1d old, is refused, as if it were another",
@@ -318,6 +332,25 @@ mod tests {
                 found.len() == 1 && found[0].contains(wanted) && found[0].starts_with("route `orders`: "),
                 "{found:?}"
             );
+        }
+    }
+
+    #[test]
+    fn each_part_of_the_fingerprint_is_compared() {
+        let of = |change: fn(&mut RouteOptions)| {
+            let mut route = proxy(|_| {}).routes.remove(0);
+            change(&mut route);
+            fingerprint(&route)
+        };
+        let edits: [fn(&mut RouteOptions); 5] = [
+            |route| route.hosts = vec!["a.example".into()],
+            |route| route.fingerprint_without = vec!["/id".to_owned().try_into().unwrap()],
+            |route| route.fingerprint.retain(|part| *part != FingerprintPart::IfMatch),
+            |route| route.fingerprint.push(FingerprintPart::BodyJson),
+            |route| route.dialect = Dialect::Oasis,
+        ];
+        for (number, edit) in edits.into_iter().enumerate() {
+            assert_ne!(of(edit), of(|_| {}), "edit {number}");
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::body::HttpBody as _;
 use axum::http::Request;
 use axum::response::Response;
 use bytes::Bytes;
@@ -153,7 +154,7 @@ impl Proxy {
         self.exchanges.spawn(Box::pin(self.clone().answer(identified, reply)));
         let answer = awaited.answer(caller).await.unwrap_or_else(|| {
             let detail = "The exchange with the upstream took too long; whether it did what was asked is not known.";
-            Err(Refusal::Problem(Problem::new(Code::UpstreamTimeout, detail)))
+            Err(Refusal::AfterClaim(Problem::new(Code::UpstreamTimeout, detail)))
         });
         match answer {
             Ok((answered, mut response)) => {
@@ -256,7 +257,9 @@ impl Proxy {
             Ok(response) => {
                 drop((permit, exchange, std::mem::take(request.body_mut())));
                 let reveals = matches!(response, Ok(_) | Err(Refusal::NotStored { .. }));
-                Box::pin(self.check_repeat(&route, &request, upload, reveals, client)).await?;
+                // A response with trailers does not tell its length.
+                let bytes = response.as_ref().map_or(Some(0), |response| response.body().size_hint().exact());
+                Box::pin(self.check_repeat(&route, &request, upload, reveals, bytes, client)).await?;
                 return with_fields(response, degraded, applied).map(Claimed::Replay);
             }
         };
@@ -298,12 +301,12 @@ impl Proxy {
             Some(wait) => {
                 let gone = async {
                     held.give_up();
-                    self.wait_ended(route, reply).await;
+                    self.wait_ended(route, app, reply).await;
                 };
                 let waited = Box::pin(self.gateway.claim_or_wait(app, call(), wait, gone)).await;
                 // A grant after a wait is given back by the caller of this.
                 if held.exchange.is_none() && !waited.as_ref().is_ok_and(WaitedClaim::is_granted) {
-                    self.app_of(route)?;
+                    self.check_again(route, app)?;
                     // Its token may have expired.
                     self.principal(route, held.request.headers(), client)?;
                 }

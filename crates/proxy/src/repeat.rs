@@ -16,6 +16,7 @@ use oncegate_web::response::DEGRADED;
 use tokio::time::timeout;
 
 use super::Proxy;
+use super::body::{STREAM_BYTES, no_memory};
 use super::dialect::Refusal;
 use super::encryption::Owner;
 use super::fields::{self, Client};
@@ -59,25 +60,35 @@ impl Proxy {
     }
 
     /// Reads the body of a repeat: only the real sender has it. Then asks whether its caller may get what the answer
-    /// `reveals`.
+    /// `reveals`. The stored response waits for both, and takes memory: `bytes`, or if they are not known, those that the route may store.
     pub(super) async fn check_repeat(
         &self,
         route: &Route,
         request: &Request<Bytes>,
         upload: Option<Upload>,
         reveals: bool,
+        bytes: Option<u64>,
         client: Client,
     ) -> Result<(), Refusal> {
+        let authorizer = route.authorizer.as_ref().filter(|_| reveals);
+        if upload.is_none() && authorizer.is_none() {
+            return Ok(());
+        }
+        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(route.options.response_bytes.0);
+        // An upload has taken memory for its buffers.
+        let taken = if upload.is_some() { STREAM_BYTES } else { 0 };
+        let _memory =
+            route.upstream.bytes.take(bytes.saturating_sub(taken)).ok_or_else(|| Refusal::Problem(no_memory()))?;
         if let Some(upload) = upload {
             let verifying =
                 timeout(route.upstream.options.exchange_max.0, upload.verify(self.limits.body_read_timeout.0));
             let late = |_| Problem::invalid("The body did not arrive in time; send it in one go.");
             verifying.await.map_err(late).flatten().map_err(Refusal::Problem)?;
         }
-        let Some(authorizer) = route.authorizer.as_ref().filter(|_| reveals) else { return Ok(()) };
+        let Some(authorizer) = authorizer else { return Ok(()) };
         let mut headers = request.headers().clone();
         fields::to_upstream(&mut headers, client, &self.via);
-        authorizer.authorize(request.method(), request.uri(), headers).await.map_err(Refusal::Problem)
+        authorizer.authorize(request.method(), request.uri(), headers).await.map_err(Refusal::AfterClaim)
     }
 }
 

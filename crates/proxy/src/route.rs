@@ -12,7 +12,7 @@ use super::fields::StoredFields;
 use super::hourly::Hourly;
 use super::options::{KeyRequirement, OnUnmatchedKey, ProxyOptions, RouteOptions, UpstreamOptions};
 use super::principal_source::PrincipalSource;
-use super::target::PathForm;
+use super::target::{self, PathForm, Target};
 use super::upstream::Upstream;
 
 /// A route: its options, and the values that are computed from them once.
@@ -20,6 +20,8 @@ pub(super) struct Route {
     pub(super) options: RouteOptions,
     pub(super) operation: Operation,
     path: matchit::Router<()>,
+    /// Matches decoded paths.
+    decoded_path: matchit::Router<()>,
     methods: Vec<Method>,
     pub(super) upstream: Arc<Destination>,
     pub(super) key_headers: Vec<HeaderName>,
@@ -69,10 +71,11 @@ impl Route {
         Some(Self {
             operation: options.operation()?,
             path: options.matcher().ok()?,
+            decoded_path: options.decoded_matcher().ok()?,
             methods: options.methods()?,
             upstream,
             key_headers: options.key_headers()?,
-            principal: options.principal.iter().cloned().chain(options.dialect.principal()).collect(),
+            principal: options.principal_sources(),
             authorizer: Authorizer::new(options, of).ok()?,
             stored_fields: options.stored_fields().ok()?,
             metrics: RouteMetrics::new(&options.name),
@@ -123,8 +126,7 @@ impl Routes {
     /// Returns the path of a request through the proxy: the first route for its host, path and method. Without one, the
     /// first route for its host and path, without protection.
     pub(super) fn find(&self, host: &str, path: &str, method: &Method) -> Way<'_> {
-        let matching = self.all.iter().filter(|route| route.matches(host, path));
-        match pick(matching, |route| route.methods.contains(method)) {
+        match self.pick(method, |route| route.matches(host, path)) {
             Some((route, true)) if route.is_protected() => Way::Protected(route),
             Some((route, _)) => {
                 Way::Unprotected { upstream: &route.upstream, name: &route.options.upstream, route: Some(route) }
@@ -134,6 +136,17 @@ impl Routes {
                 None => Way::None,
             },
         }
+    }
+
+    /// Returns the route that a request takes at servers which decode the escapes of its path.
+    pub(super) fn find_decoded(&self, target: &Target, method: &Method) -> Option<&Arc<Route>> {
+        let path = target::decoded(&target.path);
+        let is_on_path = |route: &Route| route.options.has_host(&target.host) && route.decoded_path.at(&path).is_ok();
+        self.pick(method, is_on_path).map(|(route, _)| route)
+    }
+
+    fn pick(&self, method: &Method, is_matching: impl Fn(&Route) -> bool) -> Option<(&Arc<Route>, bool)> {
+        pick(self.all.iter().filter(|route| is_matching(route)), |route| route.methods.contains(method))
     }
 
     /// Returns the names of the fields with keys that a preflight of a path may ask for.

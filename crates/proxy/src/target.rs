@@ -137,6 +137,26 @@ pub(super) fn spelled(path: &str) -> String {
     Spelling::of(path).text
 }
 
+/// Returns a path as servers see it that decode its escapes, but for `%2F`. Each byte becomes a character, so that different paths
+/// stay different.
+pub(super) fn decoded(path: &str) -> String {
+    let mut pieces = path.split('%');
+    let mut text: String = pieces.next().unwrap_or_default().bytes().map(char::from).collect();
+    for piece in pieces {
+        let byte = piece.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()).filter(|byte| *byte != b'/');
+        text.push(byte.map_or('%', char::from));
+        let rest = if byte.is_some() { &piece[2..] } else { piece };
+        text.extend(rest.bytes().map(char::from));
+    }
+    text
+}
+
+/// Returns the pattern that matches the decoded paths of a pattern.
+pub(super) fn decoded_pattern(pattern: &str) -> String {
+    // A doubled brace is no parameter.
+    decoded(&pattern.replace("%7B", "{{").replace("%7D", "}}"))
+}
+
 /// Returns the name of `host[:port]` in the form for comparisons.
 fn host_name(host: &str) -> Result<String, Problem> {
     if host.contains('%') {
@@ -145,20 +165,36 @@ fn host_name(host: &str) -> Result<String, Problem> {
     if host.contains('@') {
         return Err(Problem::invalid("The host has user information; send `Host: <name>[:<port>]`."));
     }
-    if let Some((address, _port)) = host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        let address: Option<Ipv6Addr> = address.parse().ok();
-        let address = address.ok_or_else(|| Problem::invalid("The host is no IPv6 address."))?;
+    // The colons of an IPv6 address are in brackets.
+    let end = host.rfind(']').map_or(0, |end| end + 1);
+    let (name, port) = match host[end..].find(':') {
+        Some(at) => (&host[..end + at], Some(&host[end + at + 1..])),
+        None => (host, None),
+    };
+    if port.is_some_and(|port| !port.bytes().all(|byte| byte.is_ascii_digit())) {
+        return Err(Problem::invalid("The port of the host is no number; send `Host: <name>[:<port>]`."));
+    }
+    if name.starts_with('[') {
+        let address = ipv6(name).ok_or_else(|| Problem::invalid("The host is no IPv6 address."))?;
         return Ok(format!("[{address}]"));
     }
-    let name = plain_host(host.split_once(':').map_or(host, |(name, _port)| name));
+    let name = plain_host(name);
     if name.is_empty() || name.starts_with('.') || name.ends_with('.') || name.contains("..") {
         return Err(Problem::invalid("The host has an empty label; send `Host: <name>[:<port>]`."));
     }
     Ok(name)
 }
 
-/// Returns the name of a host in lower case and without its final dot.
+/// Returns the IPv6 address in a pair of brackets.
+pub(super) fn ipv6(text: &str) -> Option<Ipv6Addr> {
+    text.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
+}
+
+/// Returns the name of a host in lower case and without its final dot, or its IPv6 address in the shortest form.
 pub(super) fn plain_host(name: &str) -> String {
+    if let Some(address) = ipv6(name) {
+        return format!("[{address}]");
+    }
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
 }
 
@@ -268,8 +304,11 @@ mod tests {
             assert_eq!(target(Version::HTTP_11, "/", &[host]).unwrap().0.host, "api.shop.example", "{host}");
         }
         assert_eq!(target(Version::HTTP_11, "/", &["[2001:DB8:0::1]:443"]).unwrap().0.host, "[2001:db8::1]");
+        assert_eq!(target(Version::HTTP_11, "/", &["[0:0:0:0:0:0:0:1]"]).unwrap().0.host, plain_host("[::0:1]"));
         assert_eq!(target(Version::HTTP_10, "/", &[]).unwrap().0.host, "");
-        for wrong in ["%61pi.shop.example", "u@shop", "shop..", ".", "a..b", "[::x]"] {
+        for wrong in
+            ["%61pi.shop.example", "u@shop", "shop..", ".", "a..b", "[::x]", "[::1", "[::1]x", "shop:x", "shop:80:x"]
+        {
             assert!(target(Version::HTTP_11, "/", &[wrong]).is_err(), "{wrong}");
         }
     }
@@ -299,6 +338,20 @@ mod tests {
         let target = at("/v1/%6frders%2d%7E%2f%c3%A9?%61=%2b");
         assert_eq!((target.path.as_str(), target.query.as_deref()), ("/v1/orders-~%2F%C3%A9", Some("a=%2B")));
         assert_eq!(at("/a?%").query.as_deref(), Some("%"));
+    }
+
+    #[test]
+    fn a_decoded_path_keeps_its_segments_and_its_bytes_apart() {
+        for (path, expected) in [
+            ("/a%3Ab%40", "/a:b@"),
+            ("/a%2Fb%25", "/a%2Fb%"),
+            ("/%C3%A9%FF", "/\u{c3}\u{a9}\u{ff}"),
+            ("/\u{e9}", "/\u{c3}\u{a9}"),
+            ("/%2541", "/%41"),
+        ] {
+            assert_eq!(decoded(path), expected, "{path}");
+        }
+        assert_eq!(decoded_pattern("/{id}/%7Bx%7D%3A"), "/{id}/{{x}}:");
     }
 
     #[test]

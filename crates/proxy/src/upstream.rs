@@ -6,6 +6,7 @@ pub(super) mod framing;
 mod http2;
 pub(super) mod names;
 pub(super) mod pools;
+mod preface;
 mod streams;
 mod unsent;
 

@@ -258,6 +258,10 @@ async fn what_servers_could_take_for_another_request_is_refused_and_forwarded_on
             ("POST", "/a%2Fb", "", "ambiguous_target"),
             ("post", "/orders", key, "ambiguous_target"),
             ("GET", "/orders", "idempotency-key: k-1\r\nx-http-method-override: POST\r\n", "ambiguous_target"),
+            ("POST", "/orders", "idempotency-key: k-1\r\nx-http-method-override: PATCH\r\n", "fingerprint_mismatch"),
+            ("PUT", "/orders", "idempotency-key: k-1\r\nx-http-method-override: POST\r\n", "no_route_for_key"),
+            ("DELETE", "/orders", "idempotency-key: k-1\r\nx-method-override: POST\r\n", "no_route_for_key"),
+            ("PUT", "/orders", "x-http-method-override: POST\r\n", "201"),
             ("POST", "/orders/", key, "no_route_for_key"),
             ("POST", "/Orders", key, "no_route_for_key"),
             ("PATCH", "/orders", key, "no_route_for_key"),
@@ -273,6 +277,55 @@ async fn what_servers_could_take_for_another_request_is_refused_and_forwarded_on
             let seen: Vec<_> = recorder.take().into_iter().map(|seen| seen.target).collect();
             let forwarded = if expected == "201" { vec![format!("{method} {path}")] } else { Vec::new() };
             assert_eq!(seen, forwarded, "{case}: the target is forwarded unchanged");
+        }
+    }
+}
+
+/// Some servers decode the escapes of a path before they choose what to run, and others do not.
+#[tokio::test]
+async fn a_path_that_takes_another_route_once_it_is_decoded_is_refused() {
+    let route = |name: &str, path: &str, more: &str| {
+        format!(
+            "[[proxy.routes]]\nname = \"{name}\"\napp = \"default\"\npath = \"{path}\"\nmethods = [\"POST\"]\nupstream = \"u\"\n\
+             principal = [\"authorization\"]\n{more}"
+        )
+    };
+    let batch = route("batch", "/v1/orders:batch", "");
+    let siblings = [
+        ("a sibling", route("kind", "/v1/{kind}", ""), ["ambiguous_target", "201"]),
+        ("unprotected", route("kind", "/v1/{kind}", "key = \"off\"\n"), ["ambiguous_target", "201"]),
+        ("none", String::new(), ["ambiguous_target", "no_route_for_key"]),
+    ];
+    for (case, sibling, [batched, other]) in siblings {
+        for is_observed in [false, true] {
+            let (recorder, port) = Recorder::start(false).await;
+            let mode = if is_observed { "[defaults]\nmode = \"observe\"\n" } else { "" };
+            let config = format!(
+                "{mode}[proxy]\nlisten = \"127.0.0.1:0\"\nunmatched = \"u\"\n[proxy.upstreams.u]\nurls = [\"http://127.0.0.1:{port}\"]\n{}{batch}{}{sibling}",
+                route("cafe", "/v1/caf%C3%A9/{id}", ""),
+                route("escaped", "/v1/a%3Ab", "")
+            );
+            let gateway = gateway::on_memory().config(&config).start().await;
+            for (method, path, key, expected) in [
+                ("POST", "/v1/orders:batch", "k-1", "201"),
+                ("POST", "/v1/orders%3Abatch", "k-1", batched),
+                ("POST", "/v1/orders%3abatch", "", batched),
+                ("PUT", "/v1/orders%3Abatch", "", batched),
+                ("GET", "/v1/orders%3Abatch", "", "201"),
+                ("POST", "/v1/a%3Ab", "k-2", "201"),
+                ("POST", "/v1/a:b", "k-2", batched),
+                ("POST", "/v1/caf%c3%a9/a%3Ab%25", "k-3", "201"),
+                ("POST", "/v1/x%3Ay", "k-4", other),
+            ] {
+                let key = if key.is_empty() { String::new() } else { format!("idempotency-key: {key}\r\n") };
+                let request = format!(
+                    "{method} {path} HTTP/1.1\r\nhost: a\r\nauthorization: alice\r\n{key}content-length: 1\r\nconnection: close\r\n\r\nx"
+                );
+                let answer = exchange(&address(&gateway), &request).await;
+                let expected = if is_observed { "201" } else { expected };
+                assert_eq!(code(&answer), expected, "{case}, observed {is_observed}, {method} {path}: {answer}");
+                assert_eq!(recorder.take().len(), usize::from(expected == "201"), "{case}, {method} {path}");
+            }
         }
     }
 }

@@ -3,9 +3,13 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use oncegate_core::clock::{Clock as _, SystemClock};
+use oncegate_testkit::fresh;
+use oncegate_testkit::wait::until;
 use serde_json::Value;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpListener;
 
-use super::{Answer, Upstream, proxy};
+use super::{Answer, SOON, Upstream, proxy, proxy_with};
 
 /// A field of a request.
 type Field = (&'static str, &'static str);
@@ -69,6 +73,47 @@ async fn stripe() {
     assert_eq!(upstream.effects(), 4);
 }
 
+/// `docs.stripe.com/error-low-level`: a client repeats a request if `Stripe-Should-Retry` says `true`, and does not if it says `false`.
+#[tokio::test]
+async fn stripes_clients_repeat_what_has_not_run_and_what_runs_still() {
+    let (upstream, port) = Upstream::start().await;
+    let (_gateway, caller) = proxy_with(port, "", "dialect = \"stripe\"\n").await;
+    let should_retry = |case: &str, answer: &Answer, status, expected: &str| {
+        assert_eq!(answer.status, status, "{case}: {:?}", answer.body);
+        assert_eq!(answer.headers["stripe-should-retry"], expected, "{case}");
+        assert_eq!(answer.headers.contains_key("retry-after"), expected == "true", "{case}");
+    };
+    should_retry("no answer in time", &caller.post("/orders/late", "k-1", "1").await, 504, "true");
+    should_retry("still running", &caller.post("/orders/late", "k-1", "1").await, 409, "true");
+    upstream.gate.add_permits(1);
+    assert!(caller.post("/orders/torn", "k-2", "1").await.body.is_none());
+    should_retry("unknown", &caller.post("/orders/torn", "k-2", "1").await, 409, "false");
+    should_retry("no key", &caller.send("POST", "/orders/a", &[ALICE], "1").await, 400, "false");
+
+    let quota = "dialect = \"stripe\"\n[defaults.quota]\nrequests_per_second = 1\nburst = \"1s\"\n";
+    let (_gateway, caller) = proxy(port, quota).await;
+    let mut refused = caller.post("/orders/a", "k-3", "1").await;
+    until("the quota is used up", SOON, async || {
+        refused = caller.post("/orders/a", "k-3", "1").await;
+        refused.status != 201
+    })
+    .await;
+    should_retry("over a quota", &refused, 429, "true");
+
+    let (_gateway, caller) = proxy(fresh::port(), "dialect = \"stripe\"\n").await;
+    for case in ["no server", "still none"] {
+        should_retry(case, &caller.post("/orders/a", "k-4", "1").await, 502, "true");
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (_gateway, caller) = proxy(listener.local_addr().unwrap().port(), "dialect = \"stripe\"\n").await;
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 4096]).await;
+        }
+    });
+    should_retry("broken off", &caller.post("/orders/a", "k-5", "1").await, 502, "false");
+}
+
 /// OASIS Repeatable Requests 1.0, with the statuses of learn.microsoft.com/rest/api/communication/repeatable-requests.
 #[tokio::test]
 async fn oasis_repeatable_requests() {
@@ -97,6 +142,11 @@ async fn oasis_repeatable_requests() {
         );
     }
     assert_eq!(upstream.effects(), 1);
+
+    // A claim was made, and freed.
+    let (_gateway, caller) = proxy(fresh::port(), "dialect = \"oasis\"\n").await;
+    let answer = caller.send("POST", "/orders/a", &[alice, id, sent], "1").await;
+    assert_eq!((answer.status, &answer.headers["repeatability-result"]), (502, &"accepted".parse().unwrap()));
 }
 
 /// The Fetch standard: scripts of listed origins may send keys, and read replays and refusals.

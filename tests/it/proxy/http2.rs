@@ -298,6 +298,41 @@ async fn a_request_that_the_upstream_says_it_has_not_processed_frees_its_key() {
     }
 }
 
+/// Reads the beginning of each connection, and sends these bytes instead of settings.
+async fn without_settings(bytes: &'static [u8]) -> (Accepted, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let accepted = Accepted::default();
+    let count = accepted.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            let _ = stream.read(&mut [0; 4096]).await;
+            let _ = stream.write_all(bytes).await;
+        }
+    });
+    (accepted, port)
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_before_the_settings_of_its_server_has_taken_no_request() {
+    for bytes in [&b""[..], b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n"] {
+        let (accepted, broken) = without_settings(bytes).await;
+        let (_gateway, caller) = in_front_of(&format!("http://127.0.0.1:{broken}"), "").await;
+        for count in 1..=2 {
+            let refused = caller.post("/orders/a", "k-1", "one").await;
+            assert_eq!((refused.status, &refused.json()["code"]), (502, &Value::from("upstream_unavailable")));
+            assert!(refused.json()["detail"].as_str().unwrap().contains("Nothing was done"), "{:?}", refused.body);
+            assert_eq!(accepted.load(Ordering::SeqCst), count, "the key is free");
+        }
+        let (upstream, _, port) = serve(None).await;
+        let urls = format!("urls = [\"http://127.0.0.1:{broken}\", \"http://127.0.0.1:{port}\"]\nhttp2 = true\n");
+        let (_gateway, caller) = start("", &urls, "").await;
+        assert_eq!(caller.post("/orders/a", "k-1", "one").await.status, 201, "the next server gets it");
+        assert_eq!(upstream.effects(), 1);
+    }
+}
+
 #[tokio::test]
 async fn a_response_has_one_length_over_http2_too() {
     let (server, port) = Frames::start().await;

@@ -1,6 +1,7 @@
 //! Callers with tokens, and an issuer that changes its keys.
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::{Json, Router};
 use base64::Engine as _;
@@ -91,6 +92,20 @@ async fn the_subject_of_a_verified_token_says_who_calls() {
     until("the new key is known", SOON, async || post(&caller, &second.token("alice", 300)).await.is_replay()).await;
     assert_eq!(post(&caller, &first.token("alice", 300)).await.status, 401, "the old key is gone");
     assert_eq!(upstream.effects(), 2);
+}
+
+/// Nothing was claimed when a request is refused because the keys are not known.
+#[tokio::test]
+async fn a_caller_that_is_not_known_yet_is_rejected_in_the_dialect_of_oasis() {
+    let (upstream, port) = Upstream::start().await;
+    let keys = Arc::new(Mutex::new(json!("none")));
+    let gateway = gateway::on_memory().config(&config(&keys, port, "dialect = \"oasis\"\n").await).start().await;
+    let now = UNIX_EPOCH + Duration::from_micros(SystemClock::new().wall().as_micros());
+    let (token, sent) = (Signer::new("1").token("alice", 300), httpdate::fmt_http_date(now));
+    let fields = [("repeatability-request-id", "1"), ("repeatability-first-sent", &*sent), ("authorization", &*token)];
+    let answer = Caller::of(&gateway).send("POST", "/orders/a", &fields, "one").await;
+    assert_eq!((answer.status, &answer.headers["repeatability-result"]), (502, &"rejected".parse().unwrap()));
+    assert_eq!(upstream.requests(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

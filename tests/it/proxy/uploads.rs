@@ -174,3 +174,37 @@ async fn the_end_of_a_body_with_another_digest_is_never_forwarded() {
     );
     assert_eq!((upstream.requests(), upstream.effects()), (1, 0));
 }
+
+/// A repeat may send its body slowly, and each could keep a response for that time.
+#[tokio::test]
+async fn a_response_that_waits_for_the_body_of_its_repeat_takes_memory() {
+    let (_upstream, port) = Upstream::start().await;
+    // Room for one response, and a little more.
+    let (total, route) = ("request_bytes_total = \"257KiB\"\n", format!("response_bytes = \"224KiB\"\n{LIMITS}"));
+    let (gateway, caller) = super::proxy_with(port, total, &route).await;
+    let body = "x".repeat(200_000);
+    assert_eq!(upload(&caller, "k-1", &body, &body).await.status, 201);
+    let other = "y".repeat(50_000);
+    let put = async || caller.send("PUT", "/orders/a", &[], &other).await;
+    assert_eq!(put().await.status, 201);
+
+    let mut repeat = TcpStream::connect(address(&gateway)).await.unwrap();
+    let head = format!(
+        "POST /orders/a HTTP/1.1\r\nhost: {}\r\nidempotency-key: k-1\r\nauthorization: alice\r\ncontent-digest: {}\r\n\
+         content-length: 200000\r\nconnection: close\r\n\r\n",
+        address(&gateway),
+        digest_of(&body)
+    );
+    repeat.write_all(head.as_bytes()).await.unwrap();
+    repeat.write_all(&body.as_bytes()[..100_000]).await.unwrap();
+    until("the response takes memory", SOON, async || {
+        let answer = put().await;
+        answer.status == 503 && answer.json()["code"] == "overloaded"
+    })
+    .await;
+    repeat.write_all(&body.as_bytes()[100_000..]).await.unwrap();
+    let mut replay = Vec::new();
+    repeat.read_to_end(&mut replay).await.unwrap();
+    assert!(replay.len() > body.len() && String::from_utf8_lossy(&replay).contains("idempotent-replayed: true"));
+    assert_eq!(put().await.status, 201, "it is free again");
+}

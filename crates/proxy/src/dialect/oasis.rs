@@ -7,10 +7,10 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use oncegate_core::clock::Timestamp;
 use oncegate_core::terms::Retention;
-use oncegate_web::problem::{Code, sentence};
+use oncegate_web::problem::sentence;
 use serde::Serialize;
 
-use super::{Refusal, answered, json};
+use super::{Refusal, SOON, answered, json, seconds};
 use crate::fields::only;
 
 /// The field with the key.
@@ -58,6 +58,8 @@ pub(crate) fn check(headers: &HeaderMap, kept: Retention, now: Timestamp) -> Res
 
 /// Returns the response to a refused request.
 pub(super) fn response(refusal: Refusal) -> Response {
+    let is_claimed = matches!(refusal, Refusal::AfterClaim(_));
+    let mut retry_after = None;
     let (status, code, message, is_accepted) = match refusal {
         Refusal::NoKey(why) | Refusal::Key(why) | Refusal::Principal(why) => {
             (StatusCode::BAD_REQUEST, "InvalidRepeatabilityHeaders", format!("{}.", sentence(&why)), false)
@@ -65,6 +67,7 @@ pub(super) fn response(refusal: Refusal) -> Response {
         Refusal::Expired(why) => (StatusCode::PRECONDITION_FAILED, "RepeatabilityWindowExpired", why, false),
         Refusal::With(_, refusal) => return response(*refusal),
         Refusal::InProgress => {
+            retry_after = Some(SOON);
             let message = "The first request with this ID is still running.".to_owned();
             (StatusCode::CONFLICT, "RequestInProgress", message, true)
         }
@@ -81,25 +84,16 @@ pub(super) fn response(refusal: Refusal) -> Response {
             let message = "This ID was used with another request; send a fresh one for each operation.".to_owned();
             (StatusCode::BAD_REQUEST, "RepeatabilityMismatch", message, false)
         }
-        Refusal::Problem(problem) => {
-            let retry_after = problem.retry_after;
-            // What failed after its key was claimed is repeatable.
-            let is_accepted = [Code::UpstreamUnavailable, Code::UpstreamTimeout].contains(&problem.code);
-            let body = Body { error: Error { code: problem.code.name(), message: &problem.detail } };
-            let mut response = json(problem.code.status(), &body);
-            response.headers_mut().insert(RESULT, result(is_accepted));
-            if let Some(wait) = retry_after {
-                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(wait.as_secs().max(1)));
-            }
-            return response;
+        Refusal::Problem(problem) | Refusal::AfterClaim(problem) => {
+            retry_after = problem.retry_after;
+            (problem.code.status(), problem.code.name(), problem.detail.into_owned(), is_claimed)
         }
     };
-    let is_running = code == "RequestInProgress";
     let mut response = json(status, &Body { error: Error { code, message: &message } });
     let fields = response.headers_mut();
     fields.insert(RESULT, result(is_accepted));
-    if is_running {
-        fields.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    if let Some(wait) = retry_after {
+        fields.insert(header::RETRY_AFTER, seconds(wait));
     }
     response
 }
@@ -122,10 +116,14 @@ mod tests {
 
     #[test]
     fn every_refusal_says_if_the_request_was_accepted_as_repeatable() {
-        use oncegate_web::problem::Problem;
-        let of = |code| response(Refusal::Problem(Problem::new(code, "")));
-        for (code, result) in [(Code::StoreUnavailable, "rejected"), (Code::UpstreamTimeout, "accepted")] {
-            assert_eq!(of(code).headers()[RESULT], result);
+        use oncegate_web::problem::{Code, Problem};
+        for code in [Code::StoreUnavailable, Code::UpstreamUnavailable, Code::UpstreamTimeout] {
+            let problem = || Problem::new(code, "");
+            for (refusal, result) in
+                [(Refusal::Problem(problem()), "rejected"), (Refusal::AfterClaim(problem()), "accepted")]
+            {
+                assert_eq!(response(refusal).headers()[RESULT], result, "{code:?}");
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use oncegate_core::backoff::Backoff;
 use oncegate_core::claim::{Outcome, RenewalResponse};
 use oncegate_core::record::ClaimId;
-use oncegate_core::terms::Retention;
+use oncegate_core::terms::{Mode, Retention};
 use oncegate_gateway::Failure;
 use oncegate_gateway::outcome::OutcomeCall;
 use oncegate_gateway::tenants::quota::ResponseKind;
@@ -33,21 +33,28 @@ impl Permission for Exchange {
     /// second time.
     fn may_be_sent(&self) -> bool {
         let lease_end = *self.lease_end.lock().unwrap_or_else(PoisonError::into_inner);
-        self.proxy.clock.monotonic() + self.route.upstream.options.connect_timeout.0 < lease_end
+        self.proxy.clock.monotonic() + self.route.upstream.options.connect_timeout.0 < lease_end || self.is_observed()
     }
 
     /// Asks the store: an operator may have released the claim since.
     async fn may_still_be_sent(&self) -> bool {
-        Box::pin(self.renew_once(self.route.options.lease.0)).await && self.may_be_sent()
+        self.is_observed() || Box::pin(self.renew_once(self.route.options.lease.0)).await && self.may_be_sent()
     }
 }
 
 impl Exchange {
+    /// Reports whether the route is observed: then no request is refused.
+    fn is_observed(&self) -> bool {
+        self.app.terms_of(&self.route.operation).mode == Mode::Observe
+    }
+
     /// Returns the outcome of a complete response. Without a body that may be stored, it leaves a tombstone.
     pub(super) fn outcome(&self, meaning: Meaning, head: &Parts, body: Option<Bytes>, trailers: &HeaderMap) -> Outcome {
         match meaning {
             Meaning::NothingHappened => Outcome::Failure,
             Meaning::Unknown => Outcome::Unknown,
+            // A duplicate that observe mode lets pass: the response of the first request is stored.
+            Meaning::Done if self.attempt.nonce().is_observed() => Outcome::Success { result: None, retention: None },
             Meaning::Done => {
                 let stored_fields = &self.route.stored_fields;
                 let stored = match body {

@@ -154,7 +154,10 @@ pub enum FingerprintPart {
 impl RouteOptions {
     /// Reports whether requests to a host are its own.
     pub fn has_host(&self, host: &str) -> bool {
-        let is_own = |own: &String| own.strip_suffix('.').unwrap_or(own).eq_ignore_ascii_case(host);
+        let is_own = |own: &String| {
+            own.strip_suffix('.').unwrap_or(own).eq_ignore_ascii_case(host)
+                || own.starts_with('[') && target::plain_host(own) == host
+        };
         self.hosts.is_empty() || self.hosts.iter().any(is_own)
     }
 
@@ -195,9 +198,15 @@ impl RouteOptions {
     /// # Errors
     /// The pattern is not valid.
     pub fn matcher(&self) -> Result<matchit::Router<()>, matchit::InsertError> {
-        let mut router = matchit::Router::new();
-        router.insert(self.path.as_str(), ())?;
-        Ok(router)
+        matcher(self.path.as_str())
+    }
+
+    /// Returns what matches its paths once they are decoded, as [`target::decoded`] does it.
+    ///
+    /// # Errors
+    /// The pattern is not valid.
+    pub(crate) fn decoded_matcher(&self) -> Result<matchit::Router<()>, matchit::InsertError> {
+        matcher(target::decoded_pattern(&self.path))
     }
 
     /// Returns the reason why no request can have this path.
@@ -234,7 +243,10 @@ impl RouteOptions {
 
     /// Returns the first of its hosts that is none: hosts have no scheme, port, path or wildcard.
     pub fn wrong_host(&self) -> Option<&str> {
-        let is_host = |text: &str| text.parse().is_ok_and(|authority: Authority| authority.host() == text);
+        let is_host = |text: &str| {
+            let can_be_one = !text.starts_with('[') || target::ipv6(text).is_some();
+            can_be_one && text.parse().is_ok_and(|authority: Authority| authority.host() == text)
+        };
         self.hosts.iter().map(String::as_str).find(|host| !is_host(host) || host.contains('*'))
     }
 
@@ -271,6 +283,11 @@ impl RouteOptions {
         names.iter().map(|name| name.parse().ok().filter(|name| !fields::is_of_connection(name))).collect()
     }
 
+    /// Returns the sources of the principal, those of the dialect too.
+    pub(crate) fn principal_sources(&self) -> Vec<PrincipalSource> {
+        self.principal.iter().cloned().chain(self.dialect.principal()).collect()
+    }
+
     /// Returns the URL that is asked before each replay.
     ///
     /// # Errors
@@ -299,6 +316,12 @@ impl RouteOptions {
     pub fn stored_fields(&self) -> Result<StoredFields, String> {
         StoredFields::new(&self.store_with, &self.store_without)
     }
+}
+
+fn matcher(pattern: impl Into<String>) -> Result<matchit::Router<()>, matchit::InsertError> {
+    let mut router = matchit::Router::new();
+    router.insert(pattern, ())?;
+    Ok(router)
 }
 
 /// Reports whether no request of this method needs a key: it is safe, or opens a tunnel.

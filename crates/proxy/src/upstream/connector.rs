@@ -24,10 +24,10 @@ type Failure = Box<dyn Error + Send + Sync>;
 
 /// Opens connections. TLS verifies the host of the URL.
 #[derive(Clone)]
-pub(crate) struct Connector {
-    tcp: HttpConnector,
+pub(crate) struct Connector<Tcp = HttpConnector> {
+    tcp: Tcp,
     tls: TlsConnector,
-    /// Time limit, for a TLS handshake too.
+    /// Time limit of a whole connect: the lookup of the name, TCP and the TLS handshake.
     timeout: Duration,
     is_http2: bool,
 }
@@ -59,32 +59,36 @@ impl Connector {
     }
 }
 
-impl Service<Uri> for Connector {
+impl<Tcp> Service<Uri> for Connector<Tcp>
+where
+    Tcp: Service<Uri, Response = TokioIo<TcpStream>, Error: Into<Failure>, Future: Send + 'static>,
+{
     type Response = TokioIo<Stream>;
     type Error = Failure;
     type Future = Pin<Box<dyn Future<Output = Result<TokioIo<Stream>, Failure>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
-        Service::<Uri>::poll_ready(&mut self.tcp, cx).map_err(Into::into)
+        self.tcp.poll_ready(cx).map_err(Into::into)
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
         let is_tls = uri.scheme() == Some(&Scheme::HTTPS);
         let host = uri.host().map(|host| host.trim_matches(['[', ']']).to_owned());
         let (connecting, tls, limit, is_http2) = (self.tcp.call(uri), self.tls.clone(), self.timeout, self.is_http2);
-        Box::pin(async move {
-            let stream = connecting.await?.into_inner();
+        let connect = async move {
+            let stream = connecting.await.map_err(Into::into)?.into_inner();
             if !is_tls {
                 return Ok(TokioIo::new(Stream::Tcp(stream)));
             }
             let name = ServerName::try_from(host.unwrap_or_default())?;
-            let handshake = timeout(limit, tls.connect(name, stream)).await;
-            let stream = handshake.map_err(|_late| io::Error::from(io::ErrorKind::TimedOut))??;
+            let stream = tls.connect(name, stream).await?;
             if is_http2 && stream.get_ref().1.alpn_protocol() != Some(HTTP2) {
                 return Err("the server does not offer HTTP/2 in its TLS handshake; remove `http2 = true`".into());
             }
             Ok(TokioIo::new(Stream::Tls(Box::new(stream))))
-        })
+        };
+        let late = || Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        Box::pin(async move { timeout(limit, connect).await.unwrap_or_else(|_| late()) })
     }
 }
 
@@ -122,6 +126,44 @@ impl AsyncWrite for Stream {
         match &mut *self {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{Pending, pending};
+
+    use super::*;
+
+    /// Opens no connection. The lookup of a name is a part of what it does.
+    #[derive(Clone)]
+    struct Hanging;
+
+    impl Service<Uri> for Hanging {
+        type Response = TokioIo<TcpStream>;
+        type Error = io::Error;
+        type Future = Pending<io::Result<TokioIo<TcpStream>>>;
+
+        fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn call(&mut self, _: Uri) -> Self::Future {
+            pending()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_that_is_not_resolved_in_time_is_a_failed_connect() {
+        let limit = Duration::from_secs(1);
+        let Connector { tls, timeout, is_http2, .. } = Connector::new(RootCertStore::empty(), limit, false).unwrap();
+        let mut connector = Connector { tcp: Hanging, tls, timeout, is_http2 };
+        for url in ["http://orders:1", "https://orders:1"] {
+            let connecting = connector.call(Uri::from_static(url));
+            let connected = tokio::time::timeout(2 * limit, connecting).await.expect("it is given up");
+            let failure = connected.err().unwrap();
+            assert_eq!(failure.downcast::<io::Error>().unwrap().kind(), io::ErrorKind::TimedOut, "{url}");
         }
     }
 }

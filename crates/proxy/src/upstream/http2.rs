@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 use tower::Service as _;
 
 use super::connector::{Connector, Stream};
+use super::preface::PrefaceWatch;
 use super::streams::{Received, StreamPermit, Streamed};
 use super::{BUFFER_BYTES, Failed, Permission, cause, framed, may_be_sent};
 use crate::options::UpstreamOptions;
@@ -61,7 +62,7 @@ struct Shared {
 }
 
 /// `None` once it has ended.
-type Protocol = Option<Connection<TokioIo<Stream>, Body, TokioExecutor>>;
+type Protocol = Option<Connection<TokioIo<PrefaceWatch<Stream>>, Body, TokioExecutor>>;
 
 impl Http2 {
     pub(super) fn new(options: &UpstreamOptions, connector: Connector, clock: Arc<dyn Clock>) -> Self {
@@ -171,11 +172,14 @@ impl Http2 {
 
     async fn connect(&self, server: Uri) -> Result<Shared, String> {
         let stream = self.connector.clone().call(server).await.map_err(|error| cause(&*error))?;
+        let (stream, preface) = PrefaceWatch::new(stream.into_inner());
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(self.timeout);
         builder.max_send_buf_size(BUFFER_BYTES);
         builder.initial_stream_window_size(STREAM_WINDOW).initial_connection_window_size(self.window);
-        let (sender, protocol) = builder.handshake(stream).await.map_err(|error| cause(&error))?;
+        let (sender, protocol) = builder.handshake(TokioIo::new(stream)).await.map_err(|error| cause(&error))?;
+        // A request that is sent before may or may not have arrived if the connection ends.
+        preface.await.map_err(|_| "it ended the connection, or sent something else, before its settings of HTTP/2")?;
         let protocol = Arc::new(Mutex::new(Some(protocol)));
         let running = protocol.clone();
         tokio::spawn(async move {

@@ -16,6 +16,7 @@ fn config(port: u16, is_observed: bool) -> String {
         route("any", ""),
         route("optional", "key = \"optional\"\n"),
         route("named", "hosts = [\"a.example\", \"B.example.\"]\n"),
+        route("address", "hosts = [\"[2001:DB8:0::0:1]\"]\n"),
     ];
     format!(
         "{mode}[proxy]\nlisten = \"127.0.0.1:0\"\ntrusted_peers = [\"127.0.0.1\"]\nunmatched = \"u\"\n\
@@ -78,6 +79,26 @@ async fn a_request_without_a_host_passes_no_route_that_names_its_hosts_with_a_ke
             let expected = if is_observed { "201" } else { refused };
             assert_eq!(code(&answer), expected, "{path} {key:?}, observed {is_observed}: {answer}");
             assert_eq!(recorder.take().len(), usize::from(expected == "201"), "{path} {key:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_address_is_one_host_in_each_of_its_forms() {
+    let (recorder, port) = Recorder::start(false).await;
+    let gateway = gateway::on_memory().config(&config(port, false)).start().await;
+    for path in ["address", "any"] {
+        for (number, host) in
+            ["[2001:db8::1]", "[2001:0DB8:0:0:0:0:0:1]:8080", "[2001:db8:0::1]"].into_iter().enumerate()
+        {
+            let request = format!(
+                "POST /{path} HTTP/1.1\r\nhost: {host}\r\nauthorization: alice\r\nidempotency-key: k-1\r\n\
+                 content-length: 1\r\nconnection: close\r\n\r\nx"
+            );
+            let answer = exchange(&address(&gateway), &request).await;
+            assert_eq!(code(&answer), "201", "{path} {host}: {answer}");
+            assert_eq!(answer.contains("idempotent-replayed: true"), number > 0, "{path} {host}: {answer}");
+            assert_eq!(recorder.take().len(), usize::from(number == 0), "{path} {host}");
         }
     }
 }
