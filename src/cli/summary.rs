@@ -49,6 +49,9 @@ fn show(summary: &Value, out: &mut impl Out) -> anyhow::Result<()> {
     if summary["today"]["observed_answers"].as_u64().is_some_and(|passed| passed > 0) {
         fields.push(("Ran twice today", second_runs(&summary["today"])));
     }
+    if summary["open"] == true {
+        fields.push(("Callers", "any, without a credential: no app is configured".to_owned()));
+    }
     output::record(&fields, out)?;
     writeln!(out)?;
     let attention = rows(summary, "attention");
@@ -64,7 +67,7 @@ fn repeats(today: &Value) -> String {
         ["repeated_operations", "repeat_answers", "since"].map(|name| cell(&today[name]));
     let at_least = if today["at_least"] == true { "at least " } else { "" };
     let noun = if operations == "1" { "operation after it was" } else { "operations after they were" };
-    format!("{at_least}{operations} {noun} done or unknown, {answers} answers 409, since {since}")
+    format!("{at_least}{operations} {noun} done or unknown, {answers} answers, since {since}")
 }
 
 /// Returns how many operations ran a second time today, because observe mode let them pass.
@@ -130,7 +133,7 @@ mod tests {
         Engines          primary (down), spare (up), local (not checked yet)
         Chains           default (on primary, epoch 2)
         Spool            14 entries, 6000 of 67108864 bytes
-        Repeats today    at least 3 operations after they were done or unknown, 5 answers 409, since 2026-10-13T00:00:00.000000Z
+        Repeats today    at least 3 operations after they were done or unknown, 5 answers, since 2026-10-13T00:00:00.000000Z
         Ran twice today  at least 2 operations; observe mode let 9 calls pass
 
         SEVERITY  KIND        SINCE                        APP  SUBJECT  COUNT  TEXT
@@ -138,7 +141,7 @@ mod tests {
         ");
         assert!(shown(&json!([])).ends_with("\n\nNothing needs a person.\n"));
         let one = json!({ "repeated_operations": 1, "repeat_answers": 2, "ran_twice_operations": 1, "observed_answers": 1, "since": "now" });
-        assert_eq!(repeats(&one), "1 operation after it was done or unknown, 2 answers 409, since now");
+        assert_eq!(repeats(&one), "1 operation after it was done or unknown, 2 answers, since now");
         assert_eq!(second_runs(&one), "1 operation; observe mode let 1 call pass");
     }
 }

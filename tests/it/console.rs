@@ -4,11 +4,14 @@
 mod actions;
 mod apps;
 mod browser;
+mod commands;
 mod config;
 mod cost;
 mod drafts;
 #[cfg(feature = "etcd")]
 mod engines;
+#[cfg(all(feature = "redis", feature = "etcd"))]
+mod failover;
 mod find;
 mod forms;
 mod gateways;

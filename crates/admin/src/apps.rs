@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use oncegate_core::tenant::AppKey;
 use oncegate_gateway::tenants::secret::Secret;
 use oncegate_gateway::tenants::stored::{CatalogError, ListedApp, RevokeScope};
+use oncegate_telemetry::quotas::refusals;
 use oncegate_web::body::JsonBytes;
 use oncegate_web::problem::{Code, Problem};
 use oncegate_web::response::json;
@@ -82,7 +83,8 @@ pub(super) async fn show(State(admin): State<Arc<Admin>>, Named(key): Named) -> 
     };
     let app = apps.into_iter().find(|app| app.key == key).ok_or_else(unknown)?;
     let known = admin.registry.apps().into_iter().find(|app| app.key == key);
-    let in_force = known.map(|app| InForce::of(&app, admin.clock.monotonic()));
+    let refused = || refusals(&admin.metrics.render(), key.as_ref());
+    let in_force = known.map(|app| InForce::of(&app, admin.clock.monotonic(), refused()));
     Ok(json(&AppBody { app, changeable: admin.apps.is_changeable(), in_force }))
 }
 

@@ -14,6 +14,7 @@ use oncegate_core::attempt::{AttemptHash, Entropy};
 use oncegate_core::clock::{Clock, Timestamp};
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::name::Name;
+use oncegate_core::record::Realm;
 use oncegate_core::tenant::{AppKey, Operation};
 use oncegate_web::problem::{Code, Problem};
 use oncegate_web::response::json;
@@ -84,6 +85,9 @@ pub(crate) struct Change {
     pub(crate) app: Option<AppKey>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) operation: Option<Operation>,
+    /// The realm of the claim, if it is not that of the API.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) realm: Option<Realm>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) global_id: Option<GlobalId>,
     /// The hash of the attempt that held the claim.
@@ -103,9 +107,23 @@ impl Change {
         Self { reason: Some(reason), ..Self::without_reason(action) }
     }
 
+    /// Returns it for a claim of this realm.
+    pub(crate) fn of_realm(self, realm: Realm) -> Self {
+        Self { realm: (realm != Realm::Api).then_some(realm), ..self }
+    }
+
     /// Returns an event that changes no claim, lock, app or chain.
     pub(crate) fn without_reason(action: &'static str) -> Self {
-        Self { action, app: None, operation: None, global_id: None, attempt_hash: None, detail: None, reason: None }
+        Self {
+            action,
+            app: None,
+            operation: None,
+            realm: None,
+            global_id: None,
+            attempt_hash: None,
+            detail: None,
+            reason: None,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use oncegate_core::name::Name;
 use oncegate_core::record::Realm;
 use oncegate_core::suspect::Found;
 use oncegate_core::tenant::{AppKey, Operation};
-use oncegate_core::terms::Retention;
+use oncegate_core::terms::{Retention, Span};
 pub use oncegate_gateway::tenants::stored::RevokeScope;
 use oncegate_web::body::present;
 pub use oncegate_web::choice::OutcomeName;
@@ -134,6 +134,35 @@ pub struct SwitchChain {
     #[serde(default)]
     pub accept_loss: bool,
     pub reason: Reason,
+}
+
+/// `POST /admin/v1/chains/{name}/failover`
+#[derive(Deserialize, Serialize, Debug)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
+pub struct SetFailover {
+    pub action: FailoverAction,
+    #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
+    pub time: Option<Span>,
+    pub reason: Reason,
+}
+
+/// Who switches a chain from now on.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
+#[serde(rename_all = "snake_case")]
+pub enum FailoverAction {
+    /// People, for a time. Then the gateways again.
+    Hold,
+    /// People, until an operator allows automatic switches again.
+    Manual,
+    /// The gateways.
+    Automatic,
+}
+
+impl<'de> Deserialize<'de> for FailoverAction {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        one_of(deserializer, &[("hold", Self::Hold), ("manual", Self::Manual), ("automatic", Self::Automatic)])
+    }
 }
 
 /// `POST /admin/v1/suspects/{id}/check`

@@ -2,6 +2,7 @@
 //! every gateway.
 
 pub(super) mod automatic;
+pub(super) mod hold;
 
 use std::sync::Arc;
 
@@ -93,10 +94,7 @@ async fn loss_not_accepted(admin: &Admin, chain: &str, status: &ChainStatus, to:
 /// Says why a chain was not switched.
 pub(super) fn not_switched(not_done: SwitchError) -> Problem {
     let refused = match not_done {
-        SwitchError::UnknownChain(chains) => {
-            let detail = format!("Nothing was changed: there is no such chain; there are: {}.", chains.join(", "));
-            return Problem::new(Code::NotFound, detail);
-        }
+        SwitchError::UnknownChain(chains) => return unknown_chain(&chains),
         SwitchError::Rejected(refused) => refused,
     };
     let code = match refused {
@@ -111,4 +109,9 @@ pub(super) fn not_switched(not_done: SwitchError) -> Problem {
     };
     let problem = Problem::new(code, format!("Nothing was changed: {refused}."));
     if matches!(code, Code::StoreUnavailable | Code::StoreIncompatible) { problem.retry_soon() } else { problem }
+}
+
+fn unknown_chain(chains: &[String]) -> Problem {
+    let detail = format!("Nothing was changed: there is no such chain; there are: {}.", chains.join(", "));
+    Problem::new(Code::NotFound, detail)
 }

@@ -59,6 +59,7 @@ fn rows() -> Vec<Row> {
         post(Act, "/admin/v1/engines/{name}/backup", backup::backup),
         get(View, "/admin/v1/chains", chains::list),
         post(Act, "/admin/v1/chains/{name}/switch", chains::switch),
+        post(Act, "/admin/v1/chains/{name}/failover", chains::hold::set),
         get(View, "/admin/v1/claims", claims::list),
         post(View, "/admin/v1/claims/show", claims::show),
         post(Act, "/admin/v1/claims/release", claims::change::release),

@@ -24,6 +24,8 @@ pub(super) struct Summary {
     pub(super) version: &'static str,
     pub(super) started_at: Timestamp,
     pub(super) uptime_ms: u64,
+    /// Callers need no credential.
+    pub(super) open: bool,
     pub(super) engines: Vec<KnownEngine>,
     pub(super) chains: Vec<KnownChain>,
     pub(super) spool: SpoolStatus,
@@ -59,6 +61,7 @@ pub(super) fn summary(admin: &Admin) -> Summary {
         version: env!("CARGO_PKG_VERSION"),
         started_at: admin.started.at,
         uptime_ms: millis(uptime),
+        open: admin.registry.is_open(),
         attention: attention::attention(admin, &engines, &chains, &spool),
         engines,
         chains,

@@ -35,7 +35,7 @@ struct OverlapsBody {
     next: Option<u64>,
 }
 
-/// `GET /admin/v1/suspects`: the suspects that this gateway has found, newest first, in pages.
+/// `GET /admin/v1/suspects`: the suspects that this gateway has found, in pages.
 pub(super) async fn list(State(admin): State<Arc<Admin>>, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let mut query = Query::parse(query)?;
     let kinds = query.take("kind").map(|text| kinds(&text)).transpose()?.unwrap_or_default();
@@ -73,7 +73,7 @@ pub(super) async fn check(
         global_id: Some(suspect.global_id),
         attempt_hash: Some(suspect.ours.hash),
         detail: Some(format!("suspect: {id}, found: {}", found.name())),
-        ..Change::new("suspect.check", reason)
+        ..Change::new("suspect.check", reason).of_realm(suspect.realm)
     };
     let journal = admin.journal.clone();
     let action = async move {
@@ -88,10 +88,11 @@ pub(super) async fn check(
 fn find(admin: &Admin, mut query: Query, kinds: Vec<SuspectKind>) -> Result<(Vec<Suspect>, Option<u64>), Problem> {
     let app = query.take_as::<AppKey>("app")?;
     let checked = query.flag("checked")?;
-    let before = query.number("after", ID_MAX, 42)?;
+    let oldest_first = query.flag("oldest_first")?.unwrap_or(false);
+    let after = query.number("after", ID_MAX, 42)?;
     let limit = query.count("limit", PAGE, PAGE_MAX)?;
     query.end()?;
-    let filter = SuspectFilter { kinds, app, checked, before };
+    let filter = SuspectFilter { kinds, app, checked, oldest_first, after };
     Ok(page(admin.journal.suspects(&filter, limit + 1), limit, |last| last.id))
 }
 

@@ -76,8 +76,10 @@ pub struct SuspectFilter {
     pub app: Option<AppKey>,
     /// Only checked suspects, or only unchecked ones.
     pub checked: Option<bool>,
-    /// Only those with a smaller number.
-    pub before: Option<u64>,
+    /// The oldest come first, rather than the newest.
+    pub oldest_first: bool,
+    /// Only those after the one with this number, in their order.
+    pub after: Option<u64>,
 }
 
 /// The suspects of an app and a kind that no operator has checked.

@@ -11,7 +11,7 @@ MEANINGS = {"contents_empty", "contents_not_canonical", "contents_mismatch", "fi
 RELATIONS = re.compile(
     r" is from \d+m?s to |retention_max|go with the outcome `success` only|has no engine `|differ; send one of them|"
     r"no app `|does not know|must not begin with `observed-`|occurs as a string in|only shared holds have a limit|"
-    r"is not the ID of an entry|is earlier than `to`"
+    r"is not the ID of an entry|is earlier than `to`|a hold takes from|only the action `hold` has a time|gateways never switch this chain"
 )
 
 

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use oncegate_testkit::client::Answer;
 use oncegate_testkit::gateway::Gateway;
+#[cfg(feature = "postgres")]
+use oncegate_testkit::postgres_server::PostgresServer;
 use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
@@ -70,6 +72,30 @@ async fn an_unknown_is_settled_once_and_its_waiting_caller_is_answered() {
     assert_eq!(entries.as_array().unwrap().len(), 1, "{entries}");
     let entry = &entries[0];
     assert_eq!((&entry["via"], &entry["who"], &entry["reason"]), (&json!("console"), &json!("act"), &json!("INC-42")));
+}
+
+#[tokio::test]
+async fn a_result_is_settled_with_the_text_that_was_typed() {
+    const TYPED: &str = r#"{"price":1.10,"number":12345678901234567890,"a":1e2}"#;
+    let gateway = operated().start().await;
+    let browser = Browser::signed_in(&gateway, "act").await;
+    let contents = json!({ "order_id": "A-1" });
+    let page = page_of(&unknown(&gateway, &contents).await);
+    let form = bound(&browser.get(&format!("{page}/settle")).await.expect(200));
+    let fields = [("outcome", "success"), ("result", TYPED), ("reason", "INC-42")];
+    let typed = form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
+    browser.post(&format!("{page}/settle"), &[OWN], &format!("{form}&{typed}")).await.expect(303);
+    let claim = json!({ "operation": "order.submit", "contents": contents });
+    let repeat = gateway.client().post("/v1/claims", &claim).await.expect(409);
+    assert!(repeat.text.contains(&format!("\"result\":{TYPED}")), "{}", repeat.text);
+    // The admin API keeps it, too.
+    let other = json!({ "order_id": "A-2" });
+    unknown(&gateway, &other).await;
+    let named = format!("\"app\":\"default\",\"operation\":\"order.submit\",\"contents\":{other}");
+    let body = format!("{{{named},\"outcome\":\"success\",\"result\":{TYPED},\"reason\":\"INC-42\"}}");
+    gateway.admin_client().with_credential(&token("act")).post_raw("/admin/v1/claims/settle", body).await.expect(200);
+    let repeat = gateway.client().post("/v1/claims", &json!({ "operation": "order.submit", "contents": other })).await;
+    assert!(repeat.text.contains(&format!("\"result\":{TYPED}")), "{}", repeat.text);
 }
 
 #[tokio::test]
@@ -188,6 +214,37 @@ async fn a_chain_is_switched_once_its_name_was_typed_and_the_loss_accepted() {
         browser.post(page, &[OWN], &format!("{stale}&to=primary&typed=default&accept_loss=true&reason=x")).await;
     assert!(refused.status == 409 && refused.text.contains("has changed since"), "{}", refused.text);
     assert_eq!(newest(&gateway, "chain.switch").await.as_array().unwrap().len(), 1);
+}
+
+/// Claims of a store that hangs are counted for longer than a page may take.
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn the_page_of_a_switch_names_the_loss_while_the_store_hangs() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let config = format!(
+        "[engines]\nprimary = \"{}\"\nspare = \"memory:\"\n[chains.default]\nengines = [\"primary\", \"spare\"]\n",
+        server.url()
+    );
+    let operators = super::operators(&["act"]);
+    let gateway = crate::support::gateway::on_configured().config(&operators).config(&config).start().await;
+    let browser = Browser::signed_in(&gateway, "act").await;
+    let page = async || browser.get("/console/chains/default/switch").await;
+    let is_counted = async || page().await.text.contains("0 claims are stored on <code>primary</code>");
+    until("the loss is counted", Duration::from_mins(1), is_counted).await;
+    // Its probes are answered, and claims are not.
+    let (url, lock) =
+        (server.url(), "BEGIN; LOCK TABLE oncegate_claims IN ACCESS EXCLUSIVE MODE; SELECT pg_sleep(600)");
+    let locking = tokio::spawn(async move { PostgresServer::execute_at(&url, lock).await });
+    let locks =
+        "SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND relation = 'oncegate_claims'::regclass";
+    until("claims are locked", Duration::from_mins(1), async || server.query(locks).await == "1").await;
+    let shown = page().await.expect(200).text;
+    assert!(shown.contains("How many claims are stored on <code>primary</code> is not known"), "{shown}");
+    assert!(
+        shown.contains("It does not know the locks that are held") && shown.contains("class=\"action\""),
+        "{shown}"
+    );
+    locking.abort();
 }
 
 #[tokio::test]

@@ -172,11 +172,9 @@ async fn operators_that_look_are_not_felt_by_callers() {
     assert!(!times_count() || of_rate >= RATE_MIN && of_p99 <= P99_MAX, "{watched:?}, {quiet:?} without the console");
 }
 
-/// The resident memory of a gateway in KiB, without the pages of its executable: those are shared, and a test build has many more.
-fn resident_kib(gateway: &Gateway) -> i64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse().unwrap()
+/// Its memory without the pages of its executable: those are shared, and a test build has many more.
+fn private_kib(gateway: &Gateway) -> i64 {
+    gateway.kib("RssAnon").cast_signed()
 }
 
 #[tokio::test]
@@ -197,7 +195,7 @@ async fn streams_and_pages_take_little_memory() {
     // The allocator takes some MiB for itself, at unpredictable times. What pages keep grows in each round.
     for _ in 0..ROUNDS {
         let pages = look(&browser, time).await;
-        let [less, more] = [&without, &with].map(resident_kib);
+        let [less, more] = [&without, &with].map(private_kib);
         let open = streams.len();
         print(format_args!(
             "{pages} pages and {open} streams: {more} KiB, {less} KiB without; {KIB_MAX} more are allowed"

@@ -116,3 +116,22 @@ async fn among_many_apps_the_operator_chooses() {
     let page = typed(&browser, "/console/", "0123456789abcdef0123456789abcdef").await.expect(200).text;
     assert!(page.contains("Choose the app") && page.contains("<option value=\"shop8\">"), "{page}");
 }
+
+#[tokio::test]
+async fn a_search_in_some_operations_only_says_so() {
+    let gateway = operated().start().await;
+    for number in 0..20 {
+        let claim = json!({ "operation": format!("op.{number}"), "contents": number });
+        gateway.client().post("/v1/claims", &claim).await.expect(201);
+    }
+    let browser = Browser::signed_in(&gateway, "view").await;
+    let find = async |fields: &str| {
+        let form = format!("form_token={}&app=default&text=%22A-1%22&{fields}", browser.form_token().await);
+        browser.post("/console/find", &[OWN], &form).await.expect(200).text
+    };
+    let some = "The contents were looked up in 16 operations only";
+    let absent = find("operation=").await;
+    assert!(absent.contains("No live claim") && absent.contains(some), "{absent}");
+    let absent = find("operation=op.1").await;
+    assert!(absent.contains("No live claim") && !absent.contains(some), "{absent}");
+}

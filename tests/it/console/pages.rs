@@ -62,6 +62,7 @@ async fn each_page_opens_for_each_role_that_may_see_it() {
         ("/console/audit", 0),
         (&*format!("{claim}/release"), 2),
         ("/console/chains/default/switch", 2),
+        ("/console/chains/default/failover", 2),
     ];
     for (rank, role) in ROLES.iter().enumerate() {
         let browser = Browser::signed_in(&gateway, role).await;

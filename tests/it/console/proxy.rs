@@ -95,7 +95,24 @@ async fn a_request_is_found_from_its_key_and_its_response_is_erased() {
     assert_eq!(browser.get(&of_api).await.status, 404, "no claim of the API has this ID");
     let trail = browser.get("/console/audit?action=proxy.forget").await.expect(200).text;
     assert!(trail.contains("PRIV-7"), "{trail}");
+    assert!(trail.contains(&format!("href=\"{page}\"")), "the record of the proxy, not a claim of the API: {trail}");
     assert!(!gateway.log().contains("qz7k"), "{}", gateway.log());
+}
+
+#[tokio::test]
+async fn repeats_at_the_proxy_are_in_the_headline() {
+    let (gateway, caller) = started().await;
+    let browser = Browser::signed_in(&gateway, "view").await;
+    let overview = async || browser.get("/console/").await.expect(200).text;
+    assert_eq!(caller.post("/orders/a", KEY, "one").await.status, 201);
+    assert!(overview().await.contains("No operation has met a repeat today"), "{}", overview().await);
+    for _ in 0..2 {
+        assert_eq!(caller.post("/orders/a", KEY, "one").await.status, 201);
+    }
+    assert_eq!(caller.post("/orders/a", KEY, "other").await.status, 422);
+    let shown = overview().await;
+    assert!(shown.contains("1 operations met a repeat after they were done or unknown today (2 answers)."), "{shown}");
+    assert!(shown.contains("1 answers 422"), "{shown}");
 }
 
 /// The contents of a claim of the proxy have the whole key.

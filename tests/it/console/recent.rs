@@ -47,3 +47,44 @@ async fn a_claim_that_has_ended_is_still_in_what_the_gateway_has_seen() {
     let shown = browser.get(&page_of(&granted)).await.expect(200).text;
     assert!(shown.contains("This gateway has seen it") && shown.contains("a repeat got 409: in progress"), "{shown}");
 }
+
+#[tokio::test]
+async fn a_timeline_that_is_cut_says_so() {
+    let gateway = operated().start().await;
+    let contents = json!({ "order_id": "A-1" });
+    let item = json!({ "operation": "order.submit", "contents": contents });
+    let granted = succeeded(&gateway, &contents, &json!(1)).await;
+    let repeats = async |count: usize| {
+        gateway.client().post("/v1/claims/batch", &json!({ "items": vec![&item; count] })).await.expect(200);
+    };
+    let browser = Browser::signed_in(&gateway, "view").await;
+    let page = async || browser.get(&page_of(&granted)).await.expect(200).text;
+    for _ in 0..10 {
+        repeats(100).await;
+    }
+    let shown = page().await;
+    assert!(shown.contains("1000 × a repeat") && !shown.contains("Only the newest 1000 events"), "{shown}");
+    repeats(1).await;
+    let shown = page().await;
+    assert!(shown.contains("1000 × a repeat") && shown.contains("Only the newest 1000 events"), "{shown}");
+}
+
+#[tokio::test]
+async fn the_page_of_an_operation_has_its_observed_calls_and_what_ran_twice() {
+    let gateway = operated().config("[defaults]\nmode = \"observe\"\n").start().await;
+    let client = gateway.client();
+    let claim = |operation: &str| json!({ "operation": operation, "contents": "A-1" });
+    let mut attempts = Vec::new();
+    for operation in ["order.submit", "pay", "refund"] {
+        client.post("/v1/claims", &claim(operation)).await.expect(201);
+        attempts.push(client.post("/v1/claims", &claim(operation)).await.expect(201));
+    }
+    client.report(&attempts[0], json!({ "outcome": "success" })).await.expect(200);
+    client.report(&attempts[1], json!({ "outcome": "success", "operation": "pay" })).await.expect(200);
+    let browser = Browser::signed_in(&gateway, "view").await;
+    for (operation, twice) in [("order.submit", 1), ("pay", 1), ("refund", 0)] {
+        let page = browser.get(&format!("/console/operations/default/{operation}")).await.expect(200).text;
+        assert_eq!(page.matches("let through in observe mode").count(), 1, "{operation}: {page}");
+        assert_eq!(page.matches("ran again in observe mode").count(), twice, "{operation}: {page}");
+    }
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::browser::{Browser, OWN};
+use super::browser::{Browser, FORM, OWN};
 use super::pages::{page_of, succeeded};
 use super::{ROLES, operated};
 
@@ -46,7 +46,7 @@ async fn only_listed_methods_answer_and_only_to_those_who_have_the_role() {
             .replace("{*rest}", "nothing");
         assert!(!address.contains('{'), "{address}");
         for method in METHODS {
-            let answer = stranger.send(method, &address, &[OWN, super::browser::FORM], "").await;
+            let answer = stranger.send(method, &address, &[OWN, FORM], "").await;
             let expected = match methods.get(method) {
                 None => 405,
                 Some(_) if method == "POST" => 401,
@@ -59,7 +59,7 @@ async fn only_listed_methods_answer_and_only_to_those_who_have_the_role() {
             let form = format!("form_token={}", browser.form_token().await);
             for method in METHODS {
                 let body = if method == "GET" || method == "HEAD" { "" } else { &form };
-                let answer = browser.send(method, &address, &[OWN, super::browser::FORM], body).await;
+                let answer = browser.send(method, &address, &[OWN, FORM], body).await;
                 match methods.get(method) {
                     None => assert_eq!(answer.status, 405, "{role}: {method} {address}"),
                     Some(needed) if rank < *needed => assert_eq!(answer.status, 403, "{role}: {method} {address}"),
@@ -73,4 +73,50 @@ async fn only_listed_methods_answer_and_only_to_those_who_have_the_role() {
             }
         }
     }
+}
+
+/// Routes that need no session, or are no page, with their methods.
+const OTHERS: [(&str, &[&str]); 3] = [
+    ("/console/sign-in", &["GET", "HEAD", "POST"]),
+    ("/console/sign-out", &["POST"]),
+    ("/console/live", &["GET", "HEAD"]),
+];
+
+#[tokio::test]
+async fn the_sign_in_the_streams_and_the_files_take_their_methods_only() {
+    let gateway = operated().start().await;
+    let stranger = Browser::at(&gateway);
+    let signed_in = Browser::signed_in(&gateway, "act").await;
+    let page = signed_in.get("/console/").await.expect(200).text;
+    let files = page.split("\"/console/assets/").skip(1).map(|rest| rest.split('"').next().unwrap());
+    let files: Vec<_> = files.map(|file| format!("/console/assets/{file}")).collect();
+    assert_eq!(files.len(), 2, "{page}");
+    let of_files = files.iter().map(|file| (&**file, &["GET", "HEAD"][..]));
+    for (path, methods) in OTHERS.into_iter().chain(of_files) {
+        for method in METHODS {
+            let answer = stranger.send(method, path, &[OWN, FORM], "").await;
+            let expected: &[u16] = match (path, method) {
+                _ if !methods.contains(&method) => &[405],
+                ("/console/sign-in", "POST") => &[400, 401],
+                ("/console/sign-out", _) => &[303, 401, 403],
+                _ => &[200],
+            };
+            assert!(expected.contains(&answer.status), "nobody: {method} {path}: {}", answer.status);
+            if (path, method) == ("/console/live", "GET") {
+                assert_eq!(answer.text, "data: ended\n\n", "a stream of no session");
+            }
+            if !methods.contains(&method) {
+                let answer = signed_in.send(method, path, &[OWN, FORM], "").await;
+                assert_eq!(answer.status, 405, "{method} {path}");
+            }
+        }
+    }
+    // Only a form with the token of its session ends it.
+    for form in ["", "form_token=00"] {
+        signed_in.post("/console/sign-out", &[OWN], form).await;
+        assert_eq!(signed_in.get("/console/").await.status, 200, "{form}");
+    }
+    let form = format!("form_token={}", signed_in.form_token().await);
+    signed_in.post("/console/sign-out", &[OWN], &form).await;
+    assert_eq!(signed_in.get("/console/").await.status, 303);
 }

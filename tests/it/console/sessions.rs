@@ -1,10 +1,13 @@
 //! Sessions: their start, their cookie, and their end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use oncegate_testkit::gateway::Gateway;
 use oncegate_testkit::wait::until;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use super::browser::{Browser, OWN, location};
 use super::{operated, operators, token};
@@ -173,6 +176,35 @@ async fn wrong_tokens_are_throttled_and_sessions_are_not() {
     // Above its rate, the throttle of the admin API delays everything that it counts.
     let counted = Page::get(&gateway.admin_client()).await.sum(FAILURES, &[]);
     assert_eq!(counted, 20);
+}
+
+/// Sends wrong tokens, each on its own connection. A delayed answer closes the connection.
+fn guesses(gateway: &Arc<Gateway>, count: usize) -> JoinSet<bool> {
+    let guess = |_| {
+        let gateway = gateway.clone();
+        async move {
+            let answer = Browser::at(&gateway).sign_in("wrong_token_0123456789abcdef", "/console/").await.expect(401);
+            answer.headers.get("connection").is_some_and(|field| field == "close")
+        }
+    };
+    (0..count).map(guess).collect()
+}
+
+#[tokio::test]
+async fn sign_ins_above_the_rate_are_delayed_and_pages_are_not() {
+    let gateway = Arc::new(operated().start().await);
+    let browser = Browser::signed_in(&gateway, "view").await;
+    let is_delayed = async || guesses(&gateway, 100).join_all().await.contains(&true);
+    until("answers to wrong tokens are delayed", Duration::from_mins(2), is_delayed).await;
+    // Those that are delayed take a second, and a page does not.
+    let is_page_faster = async || {
+        let mut guesses = guesses(&gateway, 20);
+        assert_eq!(browser.get("/console/").await.status, 200);
+        while guesses.try_join_next().is_some() {}
+        let left = guesses.join_all().await;
+        !left.is_empty() && !left.contains(&false)
+    };
+    until("a page comes before the delayed answers", Duration::from_mins(2), is_page_faster).await;
 }
 
 #[tokio::test]

@@ -62,3 +62,21 @@ async fn a_list_of_suspects_stays_while_the_store_does_not_answer() {
     let list = browser.get("/console/attention?kind=double").await.expect(200).text;
     assert!(list.matches("data-row=").count() == 50 && !list.contains("secret-"), "{list}");
 }
+
+#[tokio::test]
+async fn the_oldest_suspects_come_first() {
+    let gateway = operated().start().await;
+    for number in 0..52 {
+        super::hostile::suspected(&gateway, "order.submit", &json!({ "number": number })).await;
+    }
+    let browser = Browser::signed_in(&gateway, "view").await;
+    let rows = |page: &str| {
+        let rows = page.split("data-row=\"").skip(1).map(|row| row.split('"').next().unwrap().parse::<u32>().unwrap());
+        rows.collect::<Vec<_>>()
+    };
+    let first = browser.get("/console/attention?kind=double").await.expect(200).text;
+    assert_eq!(rows(&first), (1..=50).collect::<Vec<_>>(), "{first}");
+    assert!(first.contains("after=50\""), "{first}");
+    let second = browser.get("/console/attention?kind=double&after=50").await.expect(200).text;
+    assert_eq!(rows(&second), [51, 52], "{second}");
+}

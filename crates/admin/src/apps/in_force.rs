@@ -1,5 +1,6 @@
 //! The terms, quotas and use of an app, as this gateway applies them.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -60,11 +61,13 @@ struct UsageBody {
     claim_bytes_left: Option<u64>,
     requests_in_flight: usize,
     response_bytes: Option<u64>,
+    /// Refused requests and batch items since the start of this process, by the quota that was used up.
+    refused: BTreeMap<String, u64>,
 }
 
 impl InForce {
-    /// Returns the settings of an app. `now` is monotonic.
-    pub(super) fn of(app: &App, now: Duration) -> Self {
+    /// Returns the settings of an app, and how often its quotas have refused calls. `now` is monotonic.
+    pub(super) fn of(app: &App, now: Duration, refused: BTreeMap<String, u64>) -> Self {
         let own = |(operation, terms): (&Operation, &OperationTerms)| OperationBody {
             operation: operation.clone(),
             terms: TermsBody::of(terms),
@@ -88,6 +91,7 @@ impl InForce {
                 claim_bytes_left: left(QuotaName::ClaimBytesPerSecond),
                 requests_in_flight: app.requests_in_flight(),
                 response_bytes: app.stored_response_bytes(now),
+                refused,
             },
         }
     }

@@ -57,6 +57,9 @@ pub(super) struct Entry {
     pub(crate) app: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) operation: Option<String>,
+    /// The realm of the claim, if it is not that of the API.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) realm: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) global_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

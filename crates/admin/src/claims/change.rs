@@ -97,7 +97,7 @@ pub(super) fn change_of(name: &'static str, target: &Target, found: &ClaimView, 
         operation: record.operation.clone(),
         global_id: Some(target.id.global_id),
         attempt_hash: Some(record.attempt.hash()),
-        ..Change::new(name, reason)
+        ..Change::new(name, reason).of_realm(target.id.realm)
     }
 }
 

@@ -10,22 +10,22 @@ use oncegate_web::problem::Problem;
 use serde::Deserialize;
 
 use super::context::{Answer, Context};
-use super::parts::{address, path, table};
-use super::texts::{Text, Texts};
+use super::parts::{address, path, refusal, table};
+use super::texts::{Notice, Text, Texts};
 use super::untrusted::Untrusted;
 use super::{layout, times};
 
 /// `GET /admin/v1/apps`.
 #[derive(Deserialize)]
-pub(super) struct AppsPage {
-    pub(super) apps: Vec<App>,
+struct AppsPage {
+    apps: Vec<App>,
 }
 
 /// An app.
 #[derive(Deserialize)]
-pub(super) struct App {
+struct App {
     #[serde(rename = "app")]
-    pub(super) key: Untrusted,
+    key: Untrusted,
     chain: Untrusted,
     disabled: bool,
     secrets: Vec<Secret>,
@@ -41,14 +41,49 @@ struct Secret {
     last_used_at: Option<String>,
 }
 
-/// Draws the page.
+/// The apps whose calls this gateway serves, by name. They need no call to the registry: where it does not answer, its last copy counts.
+pub(super) struct KnownApps {
+    pub(super) keys: Vec<Untrusted>,
+    may_be_old: bool,
+}
+
+impl KnownApps {
+    /// Returns the apps of this gateway.
+    pub(super) fn of(context: &Context) -> Self {
+        let registry = &context.console.admin.registry;
+        let mut keys: Vec<_> = registry.apps().iter().map(|app| app.key.to_string()).collect();
+        keys.sort_unstable();
+        Self { keys: keys.into_iter().map(Untrusted::from).collect(), may_be_old: registry.may_be_old() }
+    }
+
+    /// Says that there may be other apps by now.
+    pub(super) fn notice(&self, t: Texts) -> Markup {
+        html! { @if self.may_be_old { p.notice { (t.of(Text::Notice(Notice::AppsMayBeOld))) } } }
+    }
+}
+
+/// Draws the page. If the registry does not answer, it lists the apps that this gateway knows.
 pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
-    let AppsPage { apps } = context.get("/admin/v1/apps").await?;
+    let found = context.get::<AppsPage>("/admin/v1/apps").await;
     let main = html! {
         div.heading { h1 { (t.of(Text::Apps)) } span.muted { (t.of(Text::ScopeApps)) } }
-        @if apps.is_empty() { p { (t.of(Text::OpenGateway)) } pre { "oncegate app new shop" } }
-        @else { (table_of(t, &apps)) }
+        @match &found {
+            Ok(AppsPage { apps }) if apps.is_empty() => { p { (t.of(Text::NoApps)) } pre { "oncegate app new shop" } },
+            Ok(AppsPage { apps }) => {
+                @if context.console.admin.registry.is_open() {
+                    p.notice { (t.of(Text::Notice(Notice::Open))) " " (t.of(Text::FirstApp)) }
+                    pre { "oncegate app new shop" }
+                }
+                (table_of(t, apps))
+            },
+            Err(problem) => {
+                @let known = KnownApps::of(&context);
+                p.notice role="alert" { (refusal(t, problem)) }
+                (known.notice(t))
+                ul { @for key in &known.keys { li { (key) } } }
+            },
+        }
         (layout::sources(t, &["apps"], "oncegate app list"))
     };
     Ok(Answer::Page(Text::Apps, main))
@@ -93,18 +128,19 @@ fn state(t: Texts, disabled: bool, problem: Option<&Untrusted>) -> Markup {
 pub(super) fn choose(
     t: Texts,
     page: &str,
-    apps: &[App],
+    apps: &KnownApps,
     chosen: &str,
     may_be_all: bool,
     further: Option<(&str, &str)>,
 ) -> Markup {
     html! {
+        (apps.notice(t))
         form.inline method="get" action=(page) {
             @if let Some((name, value)) = further { input type="hidden" name=(name) value=(value); }
             label for="app" { (t.of(Text::App)) }
             select #app name="app" {
                 @if may_be_all { option value="" selected[chosen.is_empty()] { (t.of(Text::AllKinds)) } }
-                @for App { key, .. } in apps { option value=(key.raw()) selected[key.raw() == chosen] { (key.shown()) } }
+                @for key in &apps.keys { option value=(key.raw()) selected[key.raw() == chosen] { (key.shown()) } }
             }
             button type="submit" { (t.of(Text::Open)) }
         }

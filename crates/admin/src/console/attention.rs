@@ -14,11 +14,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use self::several::{Kind, Row};
-use super::apps::{self, AppsPage};
+use super::apps::{self, KnownApps};
 use super::context::{Answer, Context};
 use super::masks::masked;
 use super::parts::{address, claim_page, pager, refusal, table};
-use super::texts::Text;
+use super::texts::{Notice, Text};
 use super::untrusted::Untrusted;
 use super::{layout, times};
 use crate::attention::Kind as ItemKind;
@@ -64,14 +64,13 @@ struct Unanswered {
 pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
     let [kind, app] = ["kind", "app"].map(|name| context.query(name).unwrap_or_default());
-    let (suspects, unknowns, known) = tokio::join!(
+    let (suspects, unknowns) = tokio::join!(
         async { if kind == "unknown" { None } else { Some(suspects::find(&context, kind, app).await) } },
         async { if ["", "unknown"].contains(&kind) { Some(unknowns(&context, app).await) } else { None } },
-        context.get::<AppsPage>("/admin/v1/apps"),
     );
     // A wrong address is the page's fault, not a region's.
     let suspects = suspects.transpose()?;
-    let apps = known.map(|known| known.apps).unwrap_or_default();
+    let apps = KnownApps::of(&context);
     let main = html! {
         h1 { (t.of(Text::Attention)) }
         (done(&context))
@@ -80,7 +79,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             strong {} " " (t.of(Text::NewRows)) " "
             a href=(address("/console/attention", &[("kind", kind), ("app", app)])) { (t.of(Text::LoadAgain)) }
         }
-        @if apps.len() > 1 { (apps::choose(t, "/console/attention", &apps, app, true, Some(("kind", kind)))) }
+        @if apps.keys.len() > 1 { (apps::choose(t, "/console/attention", &apps, app, true, Some(("kind", kind)))) }
         @if let Some(found) = &unknowns {
             (layout::heading(&t.of(Text::Unknowns), &t.of(Text::ScopeStore)))
             (of_unknowns(&context, found))
@@ -90,7 +89,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             (suspects::draw(&context, found))
             (pager(t, "/console/attention", &[("kind", kind), ("app", app)], found.next().as_deref()))
         }
-        (layout::sources(t, &["unknowns", "suspects?checked=false"], "oncegate unknowns, oncegate suspects list"))
+        (layout::sources(t, &["unknowns", "suspects?checked=false&oldest_first=true"], "oncegate unknowns, oncegate suspects list"))
     };
     Ok(Answer::Page(Text::Attention, main))
 }
@@ -163,7 +162,7 @@ fn kinds(context: &Context, chosen: &str, app: &str) -> Markup {
 fn done(context: &Context) -> Markup {
     let t = context.texts();
     let number = |name| context.query(name).and_then(|number| number.parse::<usize>().ok()).unwrap_or_default();
-    let (count, left) = (number("count"), number("left"));
+    let [count, left, unknown] = ["count", "left", "unknown"].map(number);
     let text = match context.done() {
         Some("checked") if count == 0 => Text::CheckedNow,
         Some("checked") => Text::CheckedSeveral(count),
@@ -171,7 +170,10 @@ fn done(context: &Context) -> Markup {
         _ => return html! {},
     };
     html! {
-        p.notice role="status" { (t.of(text)) @if left > 0 { " " (t.of(Text::LeftSeveral(left))) } }
+        p.notice role="status" { (t.of(text))
+            @if unknown > 0 { " " (t.of(Text::Notice(Notice::UnknownSeveral(unknown)))) }
+            @if left > 0 { " " (t.of(Text::LeftSeveral(left))) }
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use oncegate_web::problem::Problem;
 use serde::Deserialize;
 
 use super::context::{Answer, Context};
-use super::parts::{address, pager, path, refusal, table};
+use super::parts::{address, claim_page, pager, refusal, table};
 use super::texts::{Text, Texts};
 use super::untrusted::Untrusted;
 use super::{layout, times};
@@ -30,6 +30,7 @@ struct Entry {
     via: Option<Untrusted>,
     action: Untrusted,
     app: Option<Untrusted>,
+    realm: Option<String>,
     global_id: Option<Untrusted>,
     detail: Option<Untrusted>,
     reason: Option<Untrusted>,
@@ -84,7 +85,7 @@ fn rows(t: Texts, entries: &[Entry]) -> Markup {
                 td {
                     @if let Some(app) = &entry.app {
                         (app)
-                        @if let Some(id) = &entry.global_id { br; a href=(path(&["claims", app.raw(), id.raw()])) { code { (id) } } }
+                        @if let Some(id) = &entry.global_id { br; a href=(claim_page(app, id, entry.realm.as_deref().unwrap_or_default())) { code { (id) } } }
                     }
                 }
                 td { @if let Some(reason) = &entry.reason { (reason) } }

@@ -1,5 +1,7 @@
-//! `/console/engines` and `/console/chains/{chain}`: engines and their health, and who is active. `switch` changes that.
+//! `/console/engines` and `/console/chains/{chain}`: engines and their health, and who is active. `switch` changes that, and
+//! `failover` whether gateways may.
 
+pub(super) mod failover;
 pub(super) mod switch;
 
 use std::sync::Arc;
@@ -8,11 +10,12 @@ use maud::{Markup, html};
 use oncegate_web::problem::{Code, Problem};
 use serde::Deserialize;
 
+use self::failover::Failover;
 use super::context::{Answer, Context};
 use super::gateways::{self, Gateways};
 use super::layout;
 use super::parts::{facts, health, path, refusal, table};
-use super::texts::{Text, Texts};
+use super::texts::{FailoverText, Text, Texts};
 use super::times;
 use super::untrusted::Untrusted;
 use crate::role::Role;
@@ -71,6 +74,7 @@ pub(super) struct Chain {
     switching_to: Option<Untrusted>,
     held_ms: Option<u64>,
     health: Vec<ChainEngine>,
+    failover: Option<Failover>,
 }
 
 /// An engine of a chain.
@@ -201,7 +205,11 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let may_switch = context.operator.role >= Role::Act && chain.engines.len() > 1;
     let main = html! {
         div.heading { h1 { (t.of(Text::Chain)) " " (chain.name) } span.muted { (t.of(Text::ThisGateway)) } }
-        @if context.done() == Some("switched") { p.notice role="status" { (t.of(Text::SwitchedNow)) } }
+        @match context.done() {
+            Some("switched") => p.notice role="status" { (t.of(Text::SwitchedNow)) },
+            Some("failover") => p.notice role="status" { (t.of(Text::OfFailover(FailoverText::Changed))) },
+            _ => {}
+        }
         (facts(t, &[
             (Text::Active, html! { (chain.active) }),
             (Text::Epoch, html! { (chain.epoch) }),
@@ -209,6 +217,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
         ]))
         (engines_of(t, &chain))
         @if let Ok(gateways) = &gateways { (gateways::of_chain(t, gateways, &chain.name)) }
+        (failover::part(&context, &chain))
         @if may_switch { p { a.button href=(path(&["chains", chain.name.raw(), "switch"])) { (t.of(Text::SwitchIt)) } } }
         (layout::sources(t, &["chains", "gateways"], "oncegate chain list, oncegate gateways"))
     };

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use maud::{Markup, html};
 use oncegate_core::clock::Timestamp;
+use oncegate_core::record::Realm;
 use oncegate_core::tenant::AppKey;
 use oncegate_core::terms::Retention;
 use oncegate_web::problem::{Code, Problem};
@@ -23,11 +24,15 @@ use super::options::Link;
 use super::parts::{address, facts, logs, path, refusal};
 use super::proxy::keys::{self, Keys};
 use super::recent::{Group, Recent};
-use super::texts::{Text, Texts};
+use super::texts::{Notice, Text, Texts};
 use super::times;
 use super::untrusted::Untrusted;
 use crate::audit::Change;
 use crate::role::Role;
+
+/// Events of a timeline, and requests of the proxy beneath it.
+const EVENTS_MAX: usize = 1000;
+const REQUESTS_MAX: usize = 20;
 
 /// `POST /admin/v1/claims/show`.
 #[derive(Deserialize)]
@@ -112,7 +117,8 @@ impl Named {
 /// Draws the page. A look at contents is in the audit trail.
 pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let (t, named) = (context.texts(), Named::of(&context));
-    let recent = address("/admin/v1/recent", &[("app", &named.app), ("global_id", &named.id), ("limit", "1000")]);
+    let limit = EVENTS_MAX.to_string();
+    let recent = address("/admin/v1/recent", &[("app", &named.app), ("global_id", &named.id), ("limit", &limit)]);
     let (claim, recent, keys) =
         tokio::join!(named.claim(&context), context.get::<Recent>(&recent), requests(&context, &named));
     let recent = recent.ok();
@@ -120,16 +126,17 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let done = done(context.done());
     let main = match &claim {
         Ok(claim) => {
-            note(&context, claim);
+            note(&context, &named, claim);
             html! {
                 (heading(claim))
                 @if let Some(done) = done { p.notice role="status" { (t.of(done)) } }
                 (state(t, &named, claim))
                 (layout::heading(&t.of(Text::Timeline), &t.of(Text::StoreAndHere)))
                 (timeline(&context, claim, &seen))
+                (older(t, recent.as_ref()))
                 @if let Some(keys) = &keys {
                     (layout::heading(&t.of(Text::RecentRequests), &t.of(Text::ThisGateway)))
-                    (keys::list(&context, keys))
+                    (some_of(&context, keys))
                 }
                 (contents(&context, &named, claim))
                 (layout::heading(&t.of(Text::Terms), &t.of(Text::ScopeStore)))
@@ -148,10 +155,11 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             @if !seen.is_empty() {
                 p { (t.of(about)) }
                 ol.timeline { @for group in &seen { li { "○ " (group.draw(t, context.links())) } } }
+                (older(t, recent.as_ref()))
             }
             @if let Some(keys) = keys.filter(Keys::has_any) {
                 p { (t.of(about)) }
-                (keys::list(&context, &keys))
+                (some_of(&context, &keys))
             }
         },
         Err(problem) => return Err(problem.clone()),
@@ -164,8 +172,22 @@ async fn requests(context: &Context, named: &Named) -> Option<Keys> {
     if !named.is_of_proxy() {
         return None;
     }
-    let filters = [("app", &*named.app), ("global_id", &named.id), ("limit", "20")];
+    let limit = REQUESTS_MAX.to_string();
+    let filters = [("app", &*named.app), ("global_id", &named.id), ("limit", &limit)];
     context.get(&address("/admin/v1/proxy/recent", &filters)).await.ok()
+}
+
+/// Says that this gateway has seen more of a claim than its timeline has.
+fn older(t: Texts, recent: Option<&Recent>) -> Markup {
+    html! { @if recent.is_some_and(Recent::has_more) { p.muted { (t.of(Text::Notice(Notice::NewestEvents(EVENTS_MAX)))) } } }
+}
+
+/// Returns the newest requests with the key of a claim, and says that there are more.
+fn some_of(context: &Context, keys: &Keys) -> Markup {
+    html! {
+        (keys::list(context, keys))
+        @if keys.next.is_some() { p.muted { (context.texts().of(Text::Notice(Notice::NewestRequests(REQUESTS_MAX)))) } }
+    }
 }
 
 /// Returns the words for an action that led here.
@@ -179,7 +201,7 @@ fn done(word: Option<&str>) -> Option<Text<'static>> {
     }
 }
 
-fn note(context: &Context, claim: &Claim) {
+fn note(context: &Context, named: &Named, claim: &Claim) {
     if context.operator.role < Role::Read {
         return;
     }
@@ -187,7 +209,7 @@ fn note(context: &Context, claim: &Claim) {
         app: claim.app.raw().parse().ok(),
         operation: claim.operation.as_ref().and_then(|operation| operation.raw().parse().ok()),
         global_id: claim.global_id.raw().parse().ok(),
-        ..Change::without_reason("claim.view")
+        ..Change::without_reason("claim.view").of_realm(if named.is_of_proxy() { Realm::Proxy } else { Realm::Api })
     };
     context.console.admin.audit.note(&context.operator, &change);
 }
@@ -259,7 +281,7 @@ fn ended_at(claim: &Claim) -> Option<(String, Text<'static>)> {
 
 /// Returns the state of a claim, its contents and its result, for the page of another matter. A look at contents is in the audit trail.
 pub(super) fn brief(context: &Context, named: &Named, claim: &Claim) -> Markup {
-    note(context, claim);
+    note(context, named, claim);
     html! { (state(context.texts(), named, claim)) (contents(context, named, claim)) }
 }
 

@@ -222,7 +222,8 @@ async fn context(console: Arc<Console>, language: Language, mut request: Request
         language,
         path: path.to_owned(),
         parameters: parameters.map(|Path(parameters)| parameters).unwrap_or_default(),
-        query: form_urlencoded::parse(query).into_owned().collect(),
+        // Only the sign-in reads `reloaded`. The admin API refuses parameters that it does not know.
+        query: form_urlencoded::parse(query).into_owned().filter(|(name, _)| name != "reloaded").collect(),
         form: Vec::new(),
         draft,
         is_click,

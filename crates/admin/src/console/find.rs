@@ -13,13 +13,13 @@ use serde::Deserialize;
 use serde_json::json;
 
 use self::guesses::{Guess, LOOK_UPS_MAX};
-use super::apps::{App, AppsPage};
+use super::apps::KnownApps;
 use super::context::{Answer, Context, value};
 use super::parts::{address, claim_page, path, refusal};
 use super::proxy::Routes;
 use super::proxy::keys::{self, Keys};
 use super::recent::Recent;
-use super::texts::Text;
+use super::texts::{Notice, Text};
 use super::untrusted::Untrusted;
 use super::{layout, locks};
 
@@ -74,7 +74,7 @@ pub(super) async fn find(context: Arc<Context>) -> Result<Answer, Problem> {
     if !wanted.by_key.key.is_empty() {
         return find_key(&context, &wanted).await;
     }
-    let only = if wanted.app.is_empty() { only_app(&context).await? } else { None };
+    let only = if wanted.app.is_empty() { only_app(&context) } else { None };
     let wanted = match &only {
         Some(app) => Wanted { app: app.raw(), ..wanted },
         None => wanted,
@@ -90,8 +90,8 @@ pub(super) async fn find(context: Arc<Context>) -> Result<Answer, Problem> {
         return Ok(Answer::SeeOther(path(&["claims", wanted.app, id])));
     }
     let guesses = match &id {
-        Some(id) => guesses::of_id(&context, wanted.app, id).await?,
-        None => guesses::of_text(&context, wanted.app, wanted.operation, wanted.text).await?,
+        Some(id) => guesses::of_id(&context, wanted.app, id),
+        None => guesses::of_text(&context, wanted.app, wanted.operation, wanted.text).await,
     };
     look_up(&context, &wanted, guesses).await
 }
@@ -111,6 +111,7 @@ async fn look_up(context: &Context, wanted: &Wanted<'_>, mut guesses: Vec<Guess>
     if has_too_many {
         return draw(context, wanted, None, &html! { p.notice role="status" { (t.of(Text::ChooseApp)) } }).await;
     }
+    let has_more = guesses.len() > LOOK_UPS_MAX;
     guesses.truncate(LOOK_UPS_MAX);
     let pages = match guesses::look_up(context, &guesses).await {
         Ok(pages) => pages,
@@ -123,7 +124,10 @@ async fn look_up(context: &Context, wanted: &Wanted<'_>, mut guesses: Vec<Guess>
         ([], None) => {
             let mut names: Vec<_> = guesses.into_iter().map(|guess| guess.name).collect();
             names.dedup();
-            html! { strong { (t.of(Text::NoLiveClaim)) } " " (t.of(Text::LookedFor)) " " (Untrusted::from(names.join(", "))) }
+            html! {
+                strong { (t.of(Text::NoLiveClaim)) } " " (t.of(Text::LookedFor)) " " (Untrusted::from(names.join(", ")))
+                @if has_more { " " (t.of(Text::Notice(Notice::SomeOperations(LOOK_UPS_MAX)))) }
+            }
         }
         (pages, _) => html! { (t.of(Text::SeveralClaims)) @for page in pages { br; a href=(page) { (page) } } },
     };
@@ -136,9 +140,9 @@ fn is_from_header(context: &Context) -> bool {
 }
 
 /// Returns the app of a gateway that has only one.
-async fn only_app(context: &Context) -> Result<Option<Untrusted>, Problem> {
-    let AppsPage { mut apps } = context.get("/admin/v1/apps").await?;
-    Ok(apps.pop().filter(|_| apps.is_empty()).map(|app| app.key))
+fn only_app(context: &Context) -> Option<Untrusted> {
+    let KnownApps { mut keys, .. } = KnownApps::of(context);
+    keys.pop().filter(|_| keys.is_empty())
 }
 
 /// Returns the page of the claim that this gateway has answered lately, by its ID, its attempt, or the ID of a request.
@@ -234,9 +238,8 @@ async fn draw(
     found: &Markup,
 ) -> Result<Answer, Problem> {
     let t = context.texts();
-    let (apps, routes) =
-        tokio::join!(context.get::<AppsPage>("/admin/v1/apps"), context.get::<Routes>("/admin/v1/proxy/routes"));
-    let (AppsPage { apps }, routes) = (apps?, routes.map(|found| found.routes).unwrap_or_default());
+    let apps = KnownApps::of(context);
+    let routes = context.get::<Routes>("/admin/v1/proxy/routes").await.map(|found| found.routes).unwrap_or_default();
     let routes: Vec<_> = routes.iter().map(|route| &route.name).collect();
     let main = html! {
         h1 { (t.of(Text::Find)) }
@@ -247,12 +250,13 @@ async fn draw(
             }
         }
         (found)
+        (apps.notice(t))
         form.action method="post" action="/console/find" {
             (layout::form_token(context))
             p {
                 label for="app" { (t.of(Text::App)) }
                 select #app name="app" required {
-                    @for App { key, .. } in &apps {
+                    @for key in &apps.keys {
                         option value=(key.raw()) selected[key.raw() == wanted.app] { (key.shown()) }
                     }
                 }
@@ -277,7 +281,7 @@ async fn draw(
             h2.apart { (t.of(Text::FindByKey)) }
             (by_key(context, &routes, &wanted.by_key))
         }
-        (layout::same_as(t, "POST /admin/v1/claims/show, POST /admin/v1/proxy/find", "oncegate claim show, oncegate proxy find"))
+        (layout::same_as(t, "POST /admin/v1/claims/show, POST /admin/v1/proxy/find", "oncegate claim show --app … --global-id …, oncegate proxy find --route … …"))
     };
     Ok(Answer::Page(Text::Find, main))
 }

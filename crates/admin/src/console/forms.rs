@@ -64,10 +64,15 @@ pub(super) fn choice(context: &Context, name: &str, title: Text<'_>, values: &[(
 
 /// Returns a field for a word that the operator must type.
 pub(super) fn typed(context: &Context, title: Text<'_>) -> Markup {
+    typed_if(context, title, true)
+}
+
+/// Returns a field for a word that the operator must type, in every case or only for some choices.
+pub(super) fn typed_if(context: &Context, title: Text<'_>, is_always: bool) -> Markup {
     html! {
         p {
             label for="typed" { (context.texts().of(title)) }
-            input #typed type="text" name="typed" required autocomplete="off" spellcheck="false"
+            input #typed type="text" name="typed" required[is_always] autocomplete="off" spellcheck="false"
                 value=[value(&context.draft, "typed")];
         }
     }
@@ -106,12 +111,17 @@ pub(super) async fn act(
             body[*name] = json!(value);
         }
     }
+    send(&context, path, body.to_string(), done).await
+}
+
+/// Makes the call of an action once, with this body, and leads to `done`.
+pub(super) async fn send(context: &Context, path: String, body: String, done: String) -> Result<Answer, Problem> {
     let (console, operator) = (context.console.clone(), context.operator.clone());
     let action = async move {
-        console.calls.change::<Value>(&operator, &path, body.to_string()).await?;
+        console.calls.change::<Value>(&operator, &path, body).await?;
         Ok(done)
     };
-    run(&context, action).await
+    run(context, action).await
 }
 
 /// Runs the action of a form once. It returns where it leads to.

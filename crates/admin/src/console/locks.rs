@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 use oncegate_core::lock::LockName;
+use oncegate_core::tenant::AppKey;
 use oncegate_web::problem::{Code, Problem};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::apps::{AppsPage, choose};
+use super::apps::{KnownApps, choose};
 use super::context::{Answer, Context};
 use super::parts::{address, facts, pager, path, refusal, table};
 use super::texts::{LockText, Text};
@@ -48,8 +49,8 @@ struct Holder {
 /// Draws the list of an app's locks.
 pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
-    let AppsPage { apps } = context.get("/admin/v1/apps").await?;
-    let first = apps.first().map(|app| app.key.raw()).unwrap_or_default();
+    let apps = KnownApps::of(&context);
+    let first = apps.keys.first().map(Untrusted::raw).unwrap_or_default();
     let app = context.query("app").unwrap_or(first);
     let call = address(
         "/admin/v1/locks",
@@ -57,10 +58,12 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     );
     let found = context.get::<Locks>(&call).await;
     let is_not_listed = found.as_ref().is_err_and(|problem| problem.code == Code::NotSupported);
+    // Any other text could be a command to a shell that someone copies.
+    let named = if app.parse::<AppKey>().is_ok() { app } else { "…" };
     let command = if is_not_listed {
-        format!("oncegate lock show --app {app} …")
+        format!("oncegate lock show --app {named} …")
     } else {
-        format!("oncegate lock list --app {app}")
+        format!("oncegate lock list --app {named}")
     };
     let main = html! {
         div.heading { h1 { (t.of(Text::Locks)) } span.muted { (t.of(Text::ScopeStore)) } }
@@ -138,6 +141,11 @@ impl Named {
         path(&["locks", &self.app, &self.name])
     }
 
+    /// Reports whether a lock can have this name. Any other text is only shown: it could be a command to a shell that someone copies.
+    fn is_valid(&self) -> bool {
+        self.app.parse::<AppKey>().is_ok() && self.name.parse::<LockName>().is_ok()
+    }
+
     /// Reports whether there is its app. Without it, the admin API knows no lock either.
     fn has_app(&self, context: &Context) -> bool {
         context.console.admin.registry.apps().iter().any(|app| app.key.to_string() == self.app)
@@ -161,11 +169,13 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             Err(problem) if problem.code == Code::NotFound && named.has_app(&context) => p { (t.of(Text::OfLock(LockText::IsFree))) },
             Err(problem) => p { (refusal(t, problem)) },
         }
-        (layout::sources(
-            t,
-            &[&address("locks/show", &[("app", &named.app), ("name", &named.name)])],
-            &format!("oncegate lock show --app {} {}", named.app, named.name),
-        ))
+        @if named.is_valid() {
+            (layout::sources(
+                t,
+                &[&address("locks/show", &[("app", &named.app), ("name", &named.name)])],
+                &format!("oncegate lock show --app {} {}", named.app, named.name),
+            ))
+        }
     };
     Ok(Answer::Page(Text::Lock, main))
 }

@@ -1,8 +1,10 @@
 //! Values in contents and results that no page shows: those that an app masks, and the bodies of stored responses.
 
+use std::collections::BTreeMap;
+
 use oncegate_core::tenant::Operation;
-use serde_json::Value;
-use serde_json::value::RawValue;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
 
 use super::untrusted::Untrusted;
 
@@ -20,43 +22,60 @@ pub(super) fn of_record(mut masks: Vec<String>, is_of_proxy: bool) -> Vec<String
     masks
 }
 
-/// Returns JSON text without the values at these pointers.
+/// Returns JSON text without the values at these pointers. All other values keep their text: parsing them would change numbers.
 pub(super) fn masked(json: &RawValue, masks: &[String]) -> Untrusted {
-    if masks.is_empty() {
-        return Untrusted::from(json.get());
-    }
-    let Ok(mut value) = serde_json::from_str::<Value>(json.get()) else { return Untrusted::from(MASK) };
-    hide(&mut value, masks);
-    Untrusted::from(value.to_string())
+    if masks.is_empty() { Untrusted::from(json.get()) } else { Untrusted::from(hide(json, masks).get()) }
 }
 
 /// Masks contents and results of all claims in an answer of the admin API. A claim names its app, or the call did.
-pub(super) fn mask_claims(answer: &mut Value, app: Option<&str>, masks: &dyn Fn(&str) -> Vec<String>) {
-    match answer {
-        Value::Array(items) => items.iter_mut().for_each(|item| mask_claims(item, app, masks)),
-        Value::Object(members) => {
-            let own = members.get("app").and_then(Value::as_str).map(str::to_owned);
-            let app = own.as_deref().or(app);
-            let operation = members.get("operation").and_then(Value::as_str);
-            let is_of_proxy = operation.is_some_and(|operation| operation.starts_with(Operation::PROXY_PREFIX));
-            for (name, member) in members.iter_mut() {
-                if matches!(name.as_str(), "contents" | "result") {
-                    hide(member, &of_record(app.map(masks).unwrap_or_default(), is_of_proxy));
-                } else {
-                    mask_claims(member, app, masks);
-                }
-            }
-        }
-        _ => {}
+pub(super) fn mask_claims(answer: &RawValue, app: Option<&str>, masks: &dyn Fn(&str) -> Vec<String>) -> Box<RawValue> {
+    if let Ok(items) = serde_json::from_str::<Vec<Box<RawValue>>>(answer.get()) {
+        return written(&items.iter().map(|item| mask_claims(item, app, masks)).collect::<Vec<_>>());
     }
+    let Ok(mut members) = members(answer) else { return answer.to_owned() };
+    let text = |name: &str| members.get(name).and_then(|member| serde_json::from_str::<String>(member.get()).ok());
+    let (own, operation) = (text("app"), text("operation"));
+    let app = own.as_deref().or(app);
+    let is_of_proxy = operation.is_some_and(|operation| operation.starts_with(Operation::PROXY_PREFIX));
+    for (name, member) in &mut members {
+        *member = if matches!(name.as_str(), "contents" | "result") {
+            hide(member, &of_record(app.map(masks).unwrap_or_default(), is_of_proxy))
+        } else {
+            mask_claims(member, app, masks)
+        };
+    }
+    written(&members)
 }
 
-fn hide(value: &mut Value, masks: &[String]) {
-    for mask in masks {
-        if let Some(hidden) = value.pointer_mut(mask) {
-            *hidden = Value::from(MASK);
+fn hide(json: &RawValue, masks: &[String]) -> Box<RawValue> {
+    masks.iter().fold(json.to_owned(), |json, mask| hide_at(&json, mask))
+}
+
+/// Returns JSON text without the value at this pointer. Each object of the path is written again: of two members with the same name
+/// only the last one stays, and the other one is not shown.
+fn hide_at(json: &RawValue, pointer: &str) -> Box<RawValue> {
+    let Some(rest) = pointer.strip_prefix('/') else { return written(MASK) };
+    let (name, rest) = rest.find('/').map_or((rest, ""), |end| rest.split_at(end));
+    if let Ok(mut members) = members(json) {
+        if let Some(member) = members.get_mut(&name.replace("~1", "/").replace("~0", "~")) {
+            *member = hide_at(member, rest);
         }
+        return written(&members);
     }
+    let Ok(mut items) = serde_json::from_str::<Vec<Box<RawValue>>>(json.get()) else { return json.to_owned() };
+    if let Some(item) = name.parse::<usize>().ok().and_then(|index| items.get_mut(index)) {
+        *item = hide_at(item, rest);
+    }
+    written(&items)
+}
+
+fn members(json: &RawValue) -> serde_json::Result<BTreeMap<String, Box<RawValue>>> {
+    serde_json::from_str(json.get())
+}
+
+/// Returns the JSON text of a value.
+fn written(value: &(impl Serialize + ?Sized)) -> Box<RawValue> {
+    to_raw_value(value).unwrap_or_else(|_| RawValue::NULL.to_owned())
 }
 
 #[cfg(test)]
@@ -74,22 +93,37 @@ mod tests {
     }
 
     #[test]
+    fn values_that_are_not_masked_keep_their_text() {
+        let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
+        let shown = |json: &str, mask: &str| masked(&raw(json), &[mask.to_owned()]).raw().to_owned();
+        let numbers = r#"{"a/b":{"~":"a@b"},"big":12345678901234567890123,"price":1.10}"#;
+        let expected = r#"{"a/b":{"~":"•••"},"big":12345678901234567890123,"price":1.10}"#;
+        assert_eq!(shown(numbers, "/a~1b/~0"), expected);
+        assert_eq!(shown(r#"[1.10,{"e":"a@b"}]"#, "/1/e"), r#"[1.10,{"e":"•••"}]"#);
+        assert_eq!(shown(r#"{"a":{"e":"a@b"},"a":{}}"#, "/a/e"), r#"{"a":{}}"#, "only the last of two members counts");
+        let answer = raw(r#"{"claims":[{"app":"shop","contents":{"e":"a@b","price":1.10}}]}"#);
+        let answer = mask_claims(&answer, None, &|_: &str| vec!["/e".to_owned()]);
+        assert_eq!(answer.get(), r#"{"claims":[{"app":"shop","contents":{"e":"•••","price":1.10}}]}"#);
+    }
+
+    #[test]
     fn masked_values_are_in_no_answer() {
         let claim = serde_json::json!({ "app": "shop", "contents": { "email": "a@b" }, "result": { "email": "a@b" } });
         let bare = serde_json::json!({ "contents": { "email": "c@d" } });
         let masks = |app: &str| if app == "shop" { vec!["/email".to_owned()] } else { Vec::new() };
-        let mut answer = serde_json::json!({ "claims": [claim, bare] });
-        mask_claims(&mut answer, None, &masks);
-        assert!(!answer.to_string().contains("a@b") && answer.to_string().contains("c@d"), "{answer}");
-        mask_claims(&mut answer, Some("shop"), &masks);
-        assert!(!answer.to_string().contains("c@d"), "the app of the call: {answer}");
+        let answer = written(&serde_json::json!({ "claims": [claim, bare] }));
+        let answer = mask_claims(&answer, None, &masks);
+        assert!(!answer.get().contains("a@b") && answer.get().contains("c@d"), "{answer}");
+        let answer = mask_claims(&answer, Some("shop"), &masks);
+        assert!(!answer.get().contains("c@d"), "the app of the call: {answer}");
     }
 
     #[test]
     fn bodies_of_stored_responses_are_in_no_answer() {
         let claim = |operation: &str| serde_json::json!({ "operation": operation, "result": { "body": "YUBi", "status": 201 } });
-        let mut answer = serde_json::json!({ "claims": [claim("proxy:orders"), claim("orders")] });
-        mask_claims(&mut answer, None, &|_: &str| Vec::new());
+        let answer = written(&serde_json::json!({ "claims": [claim("proxy:orders"), claim("orders")] }));
+        let answer = mask_claims(&answer, None, &|_: &str| Vec::new());
+        let answer: serde_json::Value = serde_json::from_str(answer.get()).unwrap();
         let results = |at: usize| answer["claims"][at]["result"].clone();
         assert_eq!(results(0), serde_json::json!({ "body": MASK, "status": 201 }));
         assert_eq!(results(1)["body"], "YUBi");

@@ -7,7 +7,7 @@ use oncegate_telemetry::operations::ResultGroup;
 use oncegate_web::problem::{Code, Problem};
 use serde::Deserialize;
 
-use super::apps::{self, AppsPage};
+use super::apps::{self, KnownApps};
 use super::context::{Answer, Context};
 use super::parts::{address, facts, path, refusal, table};
 use super::recent::{self, Recent};
@@ -57,13 +57,12 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     let t = context.texts();
     let app = context.query("app").unwrap_or_default();
     let call = address("/admin/v1/operations", &[("app", app), ("limit", "50")]);
-    let (found, known) = tokio::join!(context.get::<OperationsPage>(&call), context.get::<AppsPage>("/admin/v1/apps"));
-    let OperationsPage { since, operations, more } = found?;
-    let apps = known.map(|known| known.apps).unwrap_or_default();
+    let OperationsPage { since, operations, more } = context.get(&call).await?;
+    let apps = KnownApps::of(&context);
     let lines = lines(&context, &operations).await;
     let main = html! {
         div.heading { h1 { (t.of(Text::Operations)) } span.muted { (t.of(Text::ThisGateway)) " · " (t.of(Text::SinceTime(&times::instant(&since)))) } }
-        @if apps.len() > 1 { (apps::choose(t, "/console/operations", &apps, app, true, None)) }
+        @if apps.keys.len() > 1 { (apps::choose(t, "/console/operations", &apps, app, true, None)) }
         @if operations.is_empty() {
             p { (t.of(Text::NoCallsYet)) }
             pre { "oncegate once order.submit '{\"order_id\": \"A-1001\"}' -- /usr/local/bin/submit" }

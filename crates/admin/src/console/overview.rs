@@ -12,7 +12,7 @@ use super::gateways::Gateways;
 use super::parts::{address, health, path, refusal, table};
 use super::prose::Prose;
 use super::summary::{Chain, Engine, Summary, Thing, Today};
-use super::texts::{Item, Language, Text, Texts};
+use super::texts::{Item, Language, Notice, Text, Texts};
 use super::traffic::{self, History};
 use super::untrusted::Untrusted;
 use super::waiting::{self, Waits};
@@ -29,7 +29,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
         context.get::<History>("/admin/v1/history"),
         context.get::<Gateways>("/admin/v1/gateways"),
     );
-    let Summary { engines, chains, spool, attention, today } = summary?;
+    let Summary { open, engines, chains, spool, attention, today } = summary?;
     let scope = format!("{} · {}", t.of(Text::ThisGateway), t.of(Text::AsOf(&times::time_of_day(context.now()))));
     let main = html! {
         div data-live="summary" {
@@ -40,6 +40,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
                 }
                 span.muted { (scope) }
             }
+            @if open { p.notice { (t.of(Text::Notice(Notice::Open))) " " a href="/console/apps" { (t.of(Text::Apps)) } } }
             @if !attention.is_empty() { ul.things { @for thing in &attention { (item(t, thing, context.now())) } } }
         }
         div data-live="history" {

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use oncegate_web::problem::Problem;
 use serde::Deserialize;
 
-use super::apps::{self, AppsPage};
+use super::apps::{self, KnownApps};
 use super::context::{Answer, Context};
 use super::options::{ConsoleLinks, Link};
 use super::parts::{address, claim_page, logs, pager, table};
@@ -58,6 +58,11 @@ pub(super) struct Group<'a> {
 }
 
 impl Recent {
+    /// Reports whether there are older events.
+    pub(super) fn has_more(&self) -> bool {
+        self.next.is_some()
+    }
+
     /// Returns the events of a claim at this gateway, the oldest first; equal ones are combined.
     pub(super) fn groups(&self) -> Vec<Group<'_>> {
         let mut groups: Vec<Group<'_>> = Vec::new();
@@ -95,8 +100,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
     let filters = ["kind", "app", "operation"].map(|name| (name, context.query(name).unwrap_or_default()));
     let rest = [("after", context.query("after").unwrap_or_default()), ("limit", "50")];
     let call = address("/admin/v1/recent", &[&filters[..], &rest].concat());
-    let (recent, apps) = tokio::join!(context.get::<Recent>(&call), context.get::<AppsPage>("/admin/v1/apps"));
-    let (recent, apps) = (recent?, apps.map(|known| known.apps).unwrap_or_default());
+    let (recent, apps) = (context.get::<Recent>(&call).await?, KnownApps::of(&context));
     let next = recent.next.map(|next| next.to_string());
     let main = html! {
         div.heading { h1 { (t.of(Text::Recent)) } span.muted { (t.of(Text::ThisGateway)) } }
@@ -107,7 +111,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
                 a href=(href) aria-current=[(kind == filters[0].1).then_some("true")] { (t.of(title)) } " "
             }
         }
-        @if apps.len() > 1 { (apps::choose(t, "/console/recent", &apps, filters[1].1, true, Some(filters[0]))) }
+        @if apps.keys.len() > 1 { (apps::choose(t, "/console/recent", &apps, filters[1].1, true, Some(filters[0]))) }
         (list(&context, &recent))
         (pager(t, "/console/recent", &filters, next.as_deref()))
         (layout::sources(t, &[&address("recent", &filters)], "oncegate recent"))

@@ -60,6 +60,8 @@ fn rows() -> Vec<Row> {
         get(View, "/console/chains/{chain}", chains::show),
         get(Act, "/console/chains/{chain}/switch", chains::switch::ask),
         post(Act, "/console/chains/{chain}/switch", chains::switch::act),
+        get(Act, "/console/chains/{chain}/failover", chains::failover::ask),
+        post(Act, "/console/chains/{chain}/failover", chains::failover::act),
         get(View, "/console/locks", locks::list),
         get(View, "/console/locks/show", locks::named),
         get(View, "/console/locks/{app}/{name}", locks::show),

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::context::{Answer, Context};
 use super::parts::{address, pager, path, table};
 use super::summary::{Journal, Summary};
-use super::texts::{Text, Texts};
+use super::texts::{Notice, Text, Texts};
 use super::untrusted::Untrusted;
 use super::{layout, times};
 use crate::attention::Kind;
@@ -57,11 +57,13 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
 /// Returns what the journal has of all apps, since when, and how much more it takes.
 fn journal(context: &Context, journal: &Journal) -> Markup {
     let (t, left) = (context.texts(), journal.bytes_max.saturating_sub(journal.bytes));
+    let full = journal.minutes_until_full(context.now());
     html! {
         @if !journal.takes { p.notice { "■ " (t.of(Text::Advice(Kind::JournalFailing))) } }
         @if journal.entries > 0 {
             p {
                 (t.of(Text::SpoolHas { entries: journal.entries, bytes: journal.bytes })) " · " (t.of(Text::SpoolRoom(left)))
+                @if let Some(minutes) = full { " · " (t.of(Text::Notice(Notice::FullIn(minutes)))) }
                 @if let Some(oldest) = &journal.oldest_at { " · " (t.of(Text::SpoolOldest)) " " (times::since(oldest, context.now())) }
             }
         }

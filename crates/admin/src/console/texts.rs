@@ -4,17 +4,21 @@
 mod advice;
 mod chinese;
 mod english;
+mod failover;
 mod items;
 mod language;
 mod locks;
+mod notices;
 mod refused;
 mod states;
 
 use oncegate_web::problem::Code;
 
+pub(in crate::console) use self::failover::FailoverText;
 pub(in crate::console) use self::items::Item;
 pub(in crate::console) use self::language::{Language, Texts};
 pub(in crate::console) use self::locks::LockText;
+pub(in crate::console) use self::notices::Notice;
 use crate::attention::Kind;
 
 /// A text, with the values that it names.
@@ -223,7 +227,9 @@ pub(super) enum Text<'a> {
     ActiveNow,
     WhatIsLost,
     WorseThanWaiting,
+    OfFailover(FailoverText<'a>),
     OfLock(LockText<'a>),
+    Notice(Notice<'a>),
     Mode,
     Free,
     Holders,
@@ -231,7 +237,8 @@ pub(super) enum Text<'a> {
     Hold,
     LeaseLeft,
     Action,
-    OpenGateway,
+    NoApps,
+    FirstApp,
     Disabled,
     Enabled,
     Secrets,

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::show::App;
 use crate::console::context::{Answer, Context, value};
 use crate::console::parts::path;
-use crate::console::texts::Text;
+use crate::console::texts::{Notice, Text};
 use crate::console::{forms, layout};
 
 /// `POST /admin/v1/apps/{app}/rotate`.
@@ -22,13 +22,24 @@ struct NewSecret {
 /// Draws the page that makes a new secret.
 pub(in crate::console) async fn ask_rotate(context: Arc<Context>) -> Result<Answer, Problem> {
     let revoked = [("older", Text::RevokeOlder), ("all", Text::RevokeAll)];
-    let fields = |_: &App| forms::choice(&context, "revoke", Text::OtherSecrets, &revoked);
+    let fields = |app: &App| {
+        let name = Text::Notice(Notice::TypeAppIfUsed(app.key.raw()));
+        html! {
+            (forms::choice(&context, "revoke", Text::OtherSecrets, &revoked))
+            @if !app.last_used().is_empty() { (forms::typed_if(&context, name, false)) }
+        }
+    };
     ask(&context, "rotate", Text::RotateIt, Text::RotateAbout, fields).await
 }
 
 /// Makes a new secret, and shows it once.
 pub(in crate::console) async fn rotate(context: Arc<Context>) -> Result<Answer, Problem> {
     let (app, call) = bound(&context, "rotate").await?;
+    let newest = app.secrets.last().map(|secret| secret.id.raw());
+    let is_kept = |id: &str| value(&context.form, "revoke") == Some("older") && Some(id) == newest;
+    if app.last_used().into_iter().any(|id| !is_kept(id)) {
+        forms::check_typed(&context, app.key.raw())?;
+    }
     let body = json!({ "revoke": value(&context.form, "revoke"), "reason": value(&context.form, "reason") });
     let done = format!("{}?done=rotated", app.address(&[]));
     let (console, operator, form) = (context.console.clone(), context.operator.clone(), forms::name(&context)?);
@@ -54,7 +65,7 @@ pub(in crate::console) async fn rotate(context: Arc<Context>) -> Result<Answer, 
 /// Draws the page that revokes a secret.
 pub(in crate::console) async fn ask_revoke(context: Arc<Context>) -> Result<Answer, Problem> {
     let fields = |app: &App| {
-        let is_used = app.last_used().is_some_and(|id| id == secret_id(&context));
+        let is_used = app.last_used().contains(&secret_id(&context));
         html! {
             p { (context.texts().of(Text::SecretId)) " " code { (secret_id(&context)) } }
             @if is_used { (forms::typed(&context, Text::TypeApp(app.key.raw()))) }
@@ -67,7 +78,7 @@ pub(in crate::console) async fn ask_revoke(context: Arc<Context>) -> Result<Answ
 /// Revokes the secret that was shown.
 pub(in crate::console) async fn revoke(context: Arc<Context>) -> Result<Answer, Problem> {
     let (app, call) = bound(&context, "revoke").await?;
-    if app.last_used().is_some_and(|id| id == secret_id(&context)) {
+    if app.last_used().contains(&secret_id(&context)) {
         forms::check_typed(&context, app.key.raw())?;
     }
     let done = format!("{}?done=revoked", app.address(&[]));
@@ -116,7 +127,10 @@ async fn ask(
     let t = context.texts();
     let app = App::of(context).await?;
     let target = app.address(&action.split('/').collect::<Vec<_>>());
-    let word = action.split('/').next().unwrap_or_default();
+    let (word, secret) = action.split_once('/').unwrap_or((action, ""));
+    // Any other text could be a command to a shell that someone copies.
+    let secret = app.secrets.iter().find(|known| known.id.raw() == secret);
+    let secret = secret.map(|known| format!(" {}", known.id.raw())).unwrap_or_default();
     let bound = [("secrets", &*app.secret_ids()), ("disabled", if app.disabled { "true" } else { "false" })];
     let main = html! {
         h1 { (t.of(title)) ": " (app.key) }
@@ -124,7 +138,7 @@ async fn ask(
         p { (t.of(about)) }
         @if app.changeable { (forms::form(context, &target, &bound, &fields(&app), title)) }
         @else { p.notice { (t.of(Text::AppInFile)) } }
-        (layout::same_as(t, &format!("POST /admin/v1/apps/{{app}}/{word}"), &format!("oncegate app {word} {} --reason …", app.key.raw())))
+        (layout::same_as(t, &format!("POST /admin/v1/apps/{{app}}/{word}"), &format!("oncegate app {word} {}{secret} --reason …", app.key.raw())))
     };
     Ok(Answer::Page(title, main))
 }

@@ -1,8 +1,10 @@
 //! `/console/apps/{app}`: an app: its secrets, terms, quotas and their use, and what may be done.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use maud::{Markup, html};
+use oncegate_gateway::tenants::usage::USE_RECORDED_EVERY;
 use oncegate_web::problem::Problem;
 use serde::Deserialize;
 
@@ -10,7 +12,7 @@ use super::Secret;
 use crate::console::context::{Answer, Context};
 use crate::console::layout;
 use crate::console::parts::{facts, path, table};
-use crate::console::texts::{Text, Texts};
+use crate::console::texts::{Notice, Text, Texts};
 use crate::console::times;
 use crate::console::untrusted::Untrusted;
 use crate::role::Role;
@@ -67,6 +69,7 @@ struct Usage {
     claim_bytes_left: Option<u64>,
     requests_in_flight: u64,
     response_bytes: Option<u64>,
+    refused: BTreeMap<String, u64>,
 }
 
 impl App {
@@ -86,11 +89,14 @@ impl App {
         self.secrets.iter().map(|secret| secret.id.raw()).collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the ID of the secret that was used last.
-    pub(super) fn last_used(&self) -> Option<&str> {
-        let used = self.secrets.iter().filter(|secret| secret.last_used_at.is_some());
-        // Instants in UTC sort as text.
-        used.max_by_key(|secret| secret.last_used_at.as_deref()).map(|secret| secret.id.raw())
+    /// Returns the IDs of the secrets that may have been used last. Uses are recorded to the minute, so there may be several.
+    pub(super) fn last_used(&self) -> Vec<&str> {
+        let used = |secret: &Secret| secret.last_used_at.as_ref()?.parse::<jiff::Timestamp>().ok();
+        let Some(newest) = self.secrets.iter().filter_map(used).max() else { return Vec::new() };
+        let may_be_last = |secret: &&Secret| {
+            used(secret).is_some_and(|at| newest.duration_since(at).unsigned_abs() <= USE_RECORDED_EVERY)
+        };
+        self.secrets.iter().filter(may_be_last).map(|secret| secret.id.raw()).collect()
     }
 }
 
@@ -169,17 +175,35 @@ fn terms(t: Texts, found: &InForce) -> Markup {
 fn quotas(t: Texts, found: &InForce) -> Markup {
     let InForce { quota, usage, .. } = found;
     let rows = [
-        (Text::RequestsPerSecond, quota.requests_per_second, usage.requests_left.map(Text::LeftNow)),
-        (Text::ClaimBytesPerSecond, quota.claim_bytes_per_second, usage.claim_bytes_left.map(Text::LeftNow)),
-        (Text::RequestsInFlight, quota.requests_in_flight, Some(Text::UsedNow(usage.requests_in_flight))),
-        (Text::ResponseBytes, quota.response_bytes_total, usage.response_bytes.map(Text::UsedNow)),
+        (
+            Text::RequestsPerSecond,
+            "requests_per_second",
+            quota.requests_per_second,
+            usage.requests_left.map(Text::LeftNow),
+        ),
+        (
+            Text::ClaimBytesPerSecond,
+            "claim_bytes_per_second",
+            quota.claim_bytes_per_second,
+            usage.claim_bytes_left.map(Text::LeftNow),
+        ),
+        (
+            Text::RequestsInFlight,
+            "requests_in_flight",
+            quota.requests_in_flight,
+            Some(Text::UsedNow(usage.requests_in_flight)),
+        ),
+        (Text::ResponseBytes, "", quota.response_bytes_total, usage.response_bytes.map(Text::UsedNow)),
     ];
     let rows = html! {
-        @for (name, limit, used) in rows {
+        @for (name, key, limit, used) in rows {
             tr {
                 th scope="row" { (t.of(name)) }
                 td { @if let Some(limit) = limit { (limit) } @else { (t.of(Text::Unlimited)) } }
-                td { @if let Some(used) = used { (t.of(used)) } @else { "–" } }
+                td {
+                    @if let Some(used) = used { (t.of(used)) } @else { "–" }
+                    @if let Some(count) = usage.refused.get(key) { " · " (t.of(Text::Notice(Notice::RefusedByQuota(*count)))) }
+                }
             }
         }
     };

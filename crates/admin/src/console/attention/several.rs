@@ -1,6 +1,7 @@
 //! Several rows of the attention page worked off with one form: unknown outcomes settled, or suspects checked. They are
 //! of one operation, each is bound to its shown state, and each has its own line in the audit trail.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use maud::{Markup, html};
@@ -155,10 +156,11 @@ pub(in crate::console) async fn act(context: Arc<Context>) -> Result<Answer, Pro
     let (console, operator, all) = (context.console.clone(), context.operator.clone(), calls.len());
     let shown = context.clone();
     let action = async move {
-        let count = work_off(&console, &operator, calls).await?;
+        let Tally { changed, unknown, .. } = work_off(&console, &operator, calls).await?;
         let done = if kind == Kind::Settle { "settled" } else { "checked" };
-        let (count, left) = (count.to_string(), (all - count).to_string());
-        Ok(list(&shown, &[("done", done), ("count", &count), ("left", &left)]))
+        let [count, left] = [changed, all - changed - unknown].map(|number| number.to_string());
+        let unknown = if unknown == 0 { String::new() } else { unknown.to_string() };
+        Ok(list(&shown, &[("done", done), ("count", &count), ("left", &left), ("unknown", &unknown)]))
     };
     forms::run(&context, action).await
 }
@@ -190,23 +192,62 @@ fn calls(context: &Context, kind: Kind) -> Result<Vec<(String, Value)>, Problem>
     rows.iter().map(call).collect()
 }
 
-/// Makes the calls one after the other. Returns how many changed something, or the first problem if none did.
-async fn work_off(console: &Console, operator: &Operator, calls: Vec<(String, Value)>) -> Result<usize, Problem> {
-    let (mut count, mut problem) = (0_usize, None);
+/// Makes the calls one after the other. Returns their number by their effect, or the first problem if none may have changed anything.
+async fn work_off(console: &Console, operator: &Operator, calls: Vec<(String, Value)>) -> Result<Tally, Problem> {
+    let mut tally = Tally::default();
     for (path, body) in calls {
-        match console.calls.change::<Value>(operator, &path, body.to_string()).await {
-            Ok(_) => count += 1,
-            Err(refused) => {
-                let is_over = matches!(refused.code, Code::StoreUnavailable | Code::Internal);
-                problem.get_or_insert(refused);
-                if is_over {
-                    break;
-                }
-            }
+        if tally.add(console.calls.change::<Value>(operator, &path, body.to_string()).await).is_break() {
+            break;
         }
     }
-    match problem {
-        Some(problem) if count == 0 => Err(problem),
-        _ => Ok(count),
+    match tally.problem {
+        Some(problem) if tally.changed + tally.unknown == 0 => Err(problem),
+        _ => Ok(tally),
+    }
+}
+
+/// The effects of calls.
+#[derive(Default)]
+struct Tally {
+    /// Calls that have changed something.
+    changed: usize,
+    /// Calls that may have.
+    unknown: usize,
+    /// The first problem.
+    problem: Option<Problem>,
+}
+
+impl Tally {
+    /// Adds a call. Breaks if the next ones would fail for the same reason.
+    fn add(&mut self, answer: Result<Value, Problem>) -> ControlFlow<()> {
+        let Err(problem) = answer else {
+            self.changed += 1;
+            return ControlFlow::Continue(());
+        };
+        let is_unknown = matches!(problem.code, Code::OutcomeUnknown | Code::Internal);
+        let is_over = is_unknown || problem.code == Code::StoreUnavailable;
+        self.unknown += usize::from(is_unknown);
+        self.problem.get_or_insert(problem);
+        if is_over { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_may_have_changed_something_is_counted_apart() {
+        let refused = |code| Err(Problem::new(code, "why"));
+        let mut tally = Tally::default();
+        for answer in [Ok(Value::Null), refused(Code::Superseded), Ok(Value::Null)] {
+            assert!(tally.add(answer).is_continue());
+        }
+        assert_eq!((tally.changed, tally.unknown), (2, 0));
+        for code in [Code::OutcomeUnknown, Code::Internal, Code::StoreUnavailable] {
+            assert!(tally.add(refused(code)).is_break(), "{code:?}");
+        }
+        assert_eq!((tally.changed, tally.unknown), (2, 2), "a store that is unavailable has changed nothing");
+        assert_eq!(tally.problem.map(|problem| problem.code), Some(Code::Superseded), "the first");
     }
 }

@@ -101,10 +101,17 @@ impl Found {
     }
 }
 
-/// Returns a page of the list. The contents of its claims are looked up for a person only, not for the script, which counts new rows.
+/// Returns a page of the list, the oldest first. The contents of its claims are looked up for a person only, not for the script, which counts new rows.
 pub(super) async fn find(context: &Context, kind: &str, app: &str) -> Result<Found, Problem> {
     let after = context.query("after").unwrap_or_default();
-    let filters = [("kind", kind), ("app", app), ("after", after), ("checked", "false"), ("limit", "50")];
+    let filters = [
+        ("kind", kind),
+        ("app", app),
+        ("after", after),
+        ("checked", "false"),
+        ("oldest_first", "true"),
+        ("limit", "50"),
+    ];
     let list: Suspects = context.get(&address("/admin/v1/suspects", &filters)).await?;
     let sees_contents = context.operator.role >= Role::Read && context.is_click;
     let about = if sees_contents { look_up(context, &list.suspects).await } else { BTreeMap::new() };

@@ -1,6 +1,7 @@
 //! `/console/chains/{chain}/switch`: makes another engine the active one, at every gateway.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use maud::{Markup, html};
 use oncegate_web::problem::{Code, Problem};
@@ -13,11 +14,14 @@ use crate::console::gateways::{self, Gateways};
 use crate::console::parts::{facts, path};
 use crate::console::prose::Prose;
 use crate::console::summary::Summary;
-use crate::console::texts::Text;
+use crate::console::texts::{Notice, Text};
 use crate::console::traffic::History;
 use crate::console::untrusted::Untrusted;
 use crate::console::waiting::Waits;
 use crate::console::{forms, layout};
+
+/// Longest time in which claims are counted. With the time for the state of the chain it is less than that of a page.
+const LOSS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Draws the page of the action.
 pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Problem> {
@@ -47,7 +51,11 @@ pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Pro
         p { (t.of(Text::ActiveNow)) " " strong { (chain.active) } ", " (t.of(Text::EpochIs(chain.epoch))) }
         (engines_of(t, &chain))
         h2.apart { (t.of(Text::WhatIsLost)) }
-        @if let Some(lost) = lost { p { bdi lang="en" { (Prose::of(lost)) } } }
+        @match &lost {
+            Some(Ok(lost)) => p { bdi lang="en" { (Prose::of(lost)) } },
+            Some(Err(to)) => p { (t.of(Text::Notice(Notice::LossNotCounted(chain.active.raw(), to.raw())))) },
+            None => {}
+        }
         (stakes)
         p { (t.of(Text::WorseThanWaiting)) }
         @if let Ok(gateways) = &gateways { (gateways::of_chain(t, gateways, &chain.name)) }
@@ -85,14 +93,23 @@ async fn stakes(context: &Context) -> Markup {
     )
 }
 
-/// Returns the loss that the admin API names when a switch does not accept it. Such a call changes nothing.
-async fn lost(context: &Context, chain: &Chain, to: Option<&Untrusted>) -> Option<String> {
-    let body = json!({ "to": to?.raw(), "accept_loss": false, "reason": "what would be lost" });
-    let answer = context.post::<Value>(&switch_call(chain.name.raw()), &body).await;
-    answer.err().filter(|problem| problem.code == Code::LossNotAccepted).map(|problem| {
-        let detail = problem.detail.split(" If that is accepted").next().unwrap_or_default();
-        detail.trim_start_matches("Nothing was changed. ").to_owned()
-    })
+/// Returns the loss that the admin API names when a switch does not accept it, or the new engine if it names none in time. Such a call
+/// changes nothing.
+async fn lost<'a>(
+    context: &Context,
+    chain: &Chain,
+    to: Option<&'a Untrusted>,
+) -> Option<Result<String, &'a Untrusted>> {
+    let to = to?;
+    let body = json!({ "to": to.raw(), "accept_loss": false, "reason": "what would be lost" });
+    let path = switch_call(chain.name.raw());
+    let answer = tokio::time::timeout(LOSS_TIMEOUT, context.post::<Value>(&path, &body)).await;
+    let named =
+        answer.ok().and_then(Result::err).filter(|problem| problem.code == Code::LossNotAccepted).map(|problem| {
+            let detail = problem.detail.split(" If that is accepted").next().unwrap_or_default();
+            detail.trim_start_matches("Nothing was changed. ").to_owned()
+        });
+    Some(named.ok_or(to))
 }
 
 fn switch_call(chain: &str) -> String {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use maud::html;
 use oncegate_web::problem::Problem;
+use serde::Serialize;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::{Named, heading, state};
 use crate::console::context::{Answer, Context, value};
@@ -40,16 +42,33 @@ pub(in crate::console) async fn ask(context: Arc<Context>) -> Result<Answer, Pro
     Ok(Answer::Page(Text::SettleIt, main))
 }
 
+/// The body of `POST /admin/v1/claims/settle`.
+#[derive(Serialize)]
+struct Body<'a> {
+    #[serde(flatten)]
+    named: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt_hash: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<&'a str>,
+    /// The text that was typed: parsing it would change numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
 /// Settles the claim that was shown.
 pub(in crate::console) async fn act(context: Arc<Context>) -> Result<Answer, Problem> {
     let named = Named::of(&context);
-    let mut body = named.body();
-    if let Some(text) = value(&context.form, "result").map(str::trim).filter(|text| !text.is_empty()) {
-        let wrong =
-            |_| Problem::invalid("The result is not JSON. A text needs quotes, such as \"paid\". Nothing was changed.");
-        body["result"] = serde_json::from_str::<Value>(text).map_err(wrong)?;
-    }
-    let outcome = value(&context.form, "outcome").unwrap_or_default();
-    let done = named.address(&[], outcome);
-    forms::act(context, "/admin/v1/claims/settle".to_owned(), body, &["attempt_hash", "outcome", "reason"], done).await
+    let field = |name| value(&context.form, name);
+    let typed = field("result").map(str::trim).filter(|text| !text.is_empty());
+    let result = typed.map(serde_json::from_str::<&RawValue>).transpose().map_err(|_| {
+        Problem::invalid("The result is not JSON. A text needs quotes, such as \"paid\". Nothing was changed.")
+    })?;
+    let [attempt_hash, outcome, reason] = ["attempt_hash", "outcome", "reason"].map(field);
+    let body = Body { named: named.body(), attempt_hash, outcome, result, reason };
+    let body = serde_json::to_string(&body).map_err(|_| Problem::invalid("The form cannot be read."))?;
+    let done = named.address(&[], outcome.unwrap_or_default());
+    forms::send(&context, "/admin/v1/claims/settle".to_owned(), body, done).await
 }

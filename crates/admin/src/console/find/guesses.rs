@@ -9,7 +9,7 @@ use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::templates::contents;
-use crate::console::apps::AppsPage;
+use crate::console::apps::KnownApps;
 use crate::console::context::Context;
 use crate::console::parts::claim_page;
 use crate::console::untrusted::Untrusted;
@@ -62,19 +62,18 @@ impl Guess {
 }
 
 /// Returns the guesses for a global ID in these apps.
-pub(super) async fn of_id(context: &Context, app: &str, id: &str) -> Result<Vec<Guess>, Problem> {
-    let apps = apps(context, app).await?;
-    Ok(apps.iter().flat_map(|app| ["api", "proxy"].map(|realm| Guess::of_id(app, id, realm))).collect())
+pub(super) fn of_id(context: &Context, app: &str, id: &str) -> Vec<Guess> {
+    apps(context, app).iter().flat_map(|app| ["api", "proxy"].map(|realm| Guess::of_id(app, id, realm))).collect()
 }
 
 /// Returns the guesses for a text: it is contents, or a template makes contents with it. An empty app or operation means all.
-pub(super) async fn of_text(context: &Context, app: &str, operation: &str, text: &str) -> Result<Vec<Guess>, Problem> {
+pub(super) async fn of_text(context: &Context, app: &str, operation: &str, text: &str) -> Vec<Guess> {
     let mut guesses = of_templates(context, app, operation, text);
     if serde_json::from_str::<&RawValue>(text).is_err() {
-        return Ok(guesses);
+        return guesses;
     }
     let known = if operation.is_empty() { known(context).await } else { Vec::new() };
-    for app in apps(context, app).await? {
+    for app in apps(context, app) {
         let of_app = known.iter().filter(|known| known.app.raw() == app).map(|known| known.operation.raw());
         let mut operations: Vec<&str> = of_app.filter(|name| !name.starts_with(Operation::PROXY_PREFIX)).collect();
         if !operation.is_empty() {
@@ -84,7 +83,7 @@ pub(super) async fn of_text(context: &Context, app: &str, operation: &str, text:
         }
         guesses.extend(operations.into_iter().map(|operation| Guess::of_contents(&app, operation, text)));
     }
-    Ok(guesses)
+    guesses
 }
 
 fn of_templates(context: &Context, app: &str, operation: &str, text: &str) -> Vec<Guess> {
@@ -104,12 +103,11 @@ fn of_templates(context: &Context, app: &str, operation: &str, text: &str) -> Ve
 }
 
 /// Returns this app, or all of them.
-async fn apps(context: &Context, app: &str) -> Result<Vec<String>, Problem> {
+fn apps(context: &Context, app: &str) -> Vec<String> {
     if !app.is_empty() {
-        return Ok(vec![app.to_owned()]);
+        return vec![app.to_owned()];
     }
-    let AppsPage { apps } = context.get("/admin/v1/apps").await?;
-    Ok(apps.iter().map(|app| app.key.raw().to_owned()).collect())
+    KnownApps::of(context).keys.iter().map(|key| key.raw().to_owned()).collect()
 }
 
 /// Returns the operations that this gateway has answered, the busiest first.

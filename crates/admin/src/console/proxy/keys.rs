@@ -16,7 +16,7 @@ use crate::console::untrusted::Untrusted;
 pub(in crate::console) struct Keys {
     pub(in crate::console) requests: Vec<Keyed>,
     #[serde(default)]
-    pub(super) next: Option<u64>,
+    pub(in crate::console) next: Option<u64>,
     lost: u64,
 }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Text, advice, locks, refused, states};
+use super::{Text, advice, failover, locks, notices, refused, states};
 
 /// Returns a text in Simplified Chinese.
 #[expect(clippy::too_many_lines, clippy::match_same_arms, reason = "a table: one line for each text")]
@@ -19,7 +19,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::AppHighLatency => "应用的 p99".into(),
         Text::Observes { stopped, twice } => format!("观察模式：重复请求会被放行。强制模式本应拦截 {stopped} 次调用；其中 {twice} 次报告成功，即又执行了一次。").into(),
         Text::SearchLogs => "搜索日志".into(),
-        Text::RepeatsToday { operations, answers } => format!("今天有 {operations} 个操作在完成或结果未知之后遇到重复请求（{answers} 次 409 应答）。").into(),
+        Text::RepeatsToday { operations, answers } => format!("今天有 {operations} 个操作在完成或结果未知之后遇到重复请求（{answers} 次应答）。").into(),
         Text::NoRepeatsToday => "今天没有操作在完成之后遇到重复请求。".into(),
         Text::RanTwiceToday { operations: 0, .. } => "观察模式：今天未发现操作再次执行。".into(),
         Text::RanTwiceToday { operations, at_least } => {
@@ -210,7 +210,9 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ActiveNow => "当前使用：".into(),
         Text::WhatIsLost => "会失去什么".into(),
         Text::WorseThanWaiting => "这比等待更糟吗？请询问业务方。占用和锁会有大约两秒收到 503，栅栏值可能倒退。请先让两个引擎都连不上的网关停止服务。".into(),
+        Text::OfFailover(text) => failover::chinese(text),
         Text::OfLock(text) => locks::chinese(text),
+        Text::Notice(text) => notices::chinese(text),
         Text::Mode => "模式".into(),
         Text::Free => "空闲".into(),
         Text::Holders => "持有者".into(),
@@ -218,7 +220,8 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::Hold => "持有".into(),
         Text::LeaseLeft => "剩余租约".into(),
         Text::Action => "操作".into(),
-        Text::OpenGateway => "没有配置应用：本网关是开放的，所有调用方都是应用 `default`。下面的命令创建一个应用：".into(),
+        Text::NoApps => "没有应用，所有调用方都会被拒绝。下面的命令创建一个应用：".into(),
+        Text::FirstApp => "下面的命令创建一个应用：".into(),
         Text::Disabled => "已停用".into(),
         Text::Enabled => "已启用".into(),
         Text::Secrets => "密钥".into(),

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Text, advice, locks, states};
+use super::{Text, advice, failover, locks, notices, states};
 
 /// Returns a text in English.
 #[expect(clippy::too_many_lines, clippy::match_same_arms, reason = "a table: one line for each text")]
@@ -23,7 +23,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         ).into(),
         Text::SearchLogs => "Search the logs".into(),
         Text::RepeatsToday { operations, answers } => {
-            format!("{operations} operations met a repeat after they were done or unknown today ({answers} answers 409).").into()
+            format!("{operations} operations met a repeat after they were done or unknown today ({answers} answers).").into()
         }
         Text::NoRepeatsToday => "No operation has met a repeat today after it was done.".into(),
         Text::RanTwiceToday { operations: 0, .. } => "Observe mode: no operation is known to have run a second time today.".into(),
@@ -226,7 +226,9 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ActiveNow => "Active now:".into(),
         Text::WhatIsLost => "What is lost".into(),
         Text::WorseThanWaiting => "Is that worse than waiting? Ask the business. Claims and locks get 503 for about two seconds, and fences may go back. Take gateways that reach neither engine out of service first.".into(),
+        Text::OfFailover(text) => failover::english(text),
         Text::OfLock(text) => locks::english(text),
+        Text::Notice(text) => notices::english(text),
         Text::Mode => "Mode".into(),
         Text::Free => "free".into(),
         Text::Holders => "Holders".into(),
@@ -234,7 +236,8 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::Hold => "Hold".into(),
         Text::LeaseLeft => "Lease left".into(),
         Text::Action => "Action".into(),
-        Text::OpenGateway => "No app is configured: this gateway is open, and all callers are the app `default`. This command makes an app:".into(),
+        Text::NoApps => "There is no app, so each caller is refused. This command makes one:".into(),
+        Text::FirstApp => "This command makes an app:".into(),
         Text::Disabled => "disabled".into(),
         Text::Enabled => "enabled".into(),
         Text::Secrets => "Secrets".into(),
