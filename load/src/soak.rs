@@ -86,7 +86,7 @@ struct EngineResult {
     growth: Vec<Growth>,
 }
 
-/// Measures each engine in turn. Returns the results, and whether all were measured, kept their promises and did not grow.
+/// Measures one engine after the other. Returns the results, and false if an engine failed, broke a promise or grew.
 pub(crate) async fn run(soak: Soak) -> anyhow::Result<(Soaked, bool)> {
     let installed = Installed::with_gateway(soak.gateway.as_deref())?;
     let Soak { only, rounds, measured, per_second, dir, .. } = soak;

@@ -155,10 +155,11 @@ fn instant(answer: &Value) -> jiff::Timestamp {
     answer.as_str().unwrap_or_else(|| panic!("no instant: {answer}")).parse().unwrap()
 }
 
-/// Asserts that this is so many hours after the start of its claim, within the length of the test.
+/// Asserts that this is so many hours after the start of its claim, within the length of the test. The gateway's clock says when
+/// a claim starts, and the store's when it expires: a wall clock that steps while the test runs moves only the first.
 fn assert_hours_after(answer: &Answer, claimed: &Answer, hours: i64) {
     let seconds = (instant(&answer.body["expires_at"]) - instant(&claimed.body["claimed_at"])).get_seconds();
-    assert!((hours * 3600..hours * 3600 + 60).contains(&seconds), "{seconds} s: {}", answer.text);
+    assert!((seconds - hours * 3600).abs() < 600, "{seconds} s: {}", answer.text);
 }
 
 #[tokio::test]

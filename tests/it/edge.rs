@@ -406,11 +406,11 @@ async fn ten_thousand_malformed_requests_are_refused_one_by_one() {
     let mut random = SmallRng::seed_from_u64(seed);
     malformed(&gateway.client(), &mut random, 4000).await;
     // The allocator takes some MiB for itself, at unpredictable times. Memory that requests leak grows in every round.
-    let mut resident = vec![resident_kib(&gateway)];
+    let mut resident = vec![gateway.kib("VmRSS")];
     loop {
         malformed(&gateway.client(), &mut random, 3000).await;
         let before = resident[resident.len() - 1];
-        let after = resident_kib(&gateway);
+        let after = gateway.kib("VmRSS");
         resident.push(after);
         if resident.len() > 2 && after < before + 1024 {
             break;
@@ -456,12 +456,6 @@ async fn malformed(client: &Client, random: &mut SmallRng, count: usize) {
             answer.text
         );
     }
-}
-
-fn resident_kib(gateway: &Gateway) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{}/status", gateway.pid())).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 async fn connect(gateway: &Gateway, bytes: &[u8]) -> TcpStream {

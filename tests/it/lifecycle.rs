@@ -62,7 +62,8 @@ async fn a_drain_is_announced_while_new_requests_are_still_served() {
     admin.get("/livez").await.expect(200);
     // Over the open connections, and over new ones.
     for client in [client, gateway.client()] {
-        let granted = client.claim(fresh::contents()).await.expect(201);
+        let claim = json!({ "operation": "order.submit", "contents": fresh::contents() });
+        let granted = client.post("/v1/claims", &claim).await.expect(201);
         client.settle(&granted, "success").await.expect(200);
     }
     assert!(gateway.ended().await.success());

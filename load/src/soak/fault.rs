@@ -1,4 +1,4 @@
-//! Faults of a long run. Each ends by itself, and must leave the memory and the descriptors of a gateway as they were.
+//! Faults of a long run. Each has an end. After it a gateway must use no more memory and no more descriptors than before.
 
 use std::{fmt, sync::Arc, time::Duration};
 
