@@ -76,7 +76,9 @@ impl Session {
         let (sent_at, floor, first) = (time.monotonic(), time.seen(), time::encode(time.first_value()));
         let [mut marker, mut clock] = self.standing().await?;
         if marker.is_none() || clock.is_none() {
-            self.create(&first).await?;
+            // How far a missing clock was is lost. The marker shows that to every gateway, so it changes if it is there.
+            let guard = marker.map_or(Guard::Absent, |found| Guard::Unchanged(found.mark));
+            self.create(guard, &first).await?;
             [marker, clock] = self.standing().await?;
         }
         let missing = || Failure::lost("etcd does not keep the marker and the clock");
@@ -108,16 +110,16 @@ impl Session {
         Ok([next()?, next()?])
     }
 
-    /// Writes the marker and the clock, each if it is not there.
-    async fn create(&self, clock: &Bytes) -> Result<(), Failure> {
+    /// Writes the marker if its guard holds, and the clock if it is not there.
+    async fn create(&self, marker_guard: Guard, clock: &Bytes) -> Result<(), Failure> {
         let keys = &self.store.keys;
         let marker = Bytes::copy_from_slice(&SystemEntropy.bits().to_be_bytes());
-        let create = |key: &Bytes, value: &Bytes| {
-            let write = Write { guards: vec![Guard::Absent], put: Some(value.clone()), is_remembered: false };
+        let write = |key: &Bytes, guard: Guard, value: &Bytes| {
+            let write = Write { guards: vec![guard], put: Some(value.clone()), is_remembered: false };
             step::conditional(keys, key, &write)
         };
         let build = || TxnRequest {
-            success: vec![create(&keys.marker, &marker), create(&keys.clock, clock)],
+            success: vec![write(&keys.marker, marker_guard, &marker), write(&keys.clock, Guard::Absent, clock)],
             ..TxnRequest::default()
         };
         self.limited(self.client.txn(build)).await.map(|TxnResponse { .. }| ())

@@ -94,17 +94,18 @@ impl Session {
         let Store { keys, url, state, .. } = &*self.store;
         let create = |path: &str, value: Bytes| Request::Change(vec![Change::Create(path.to_owned(), value)]);
         let above = url.above();
-        let marker = Bytes::copy_from_slice(&SystemEntropy.bits().to_be_bytes());
         let clock = state.time.first_value();
         // Another session may advance the clock until the replies are here.
         let floor = state.time.seen();
         let folders = above.iter().chain([&keys.claims, &keys.grants, &keys.locks, &keys.metadata]);
         let mut requests: Vec<_> = folders.map(|folder| create(folder, Bytes::new())).collect();
-        requests.push(create(&keys.marker, marker));
+        requests.push(create(&keys.marker, new_marker()));
         requests.push(Request::Change(vec![
             Change::Create(keys.clock.clone(), time::encode(clock)),
             Change::Create(keys.clock5.clone(), time::encode(five_of(clock))),
         ]));
+        // If it alone was deleted.
+        requests.push(create(&keys.clock5, time::encode(five_of(clock))));
         let replies = self.limited(self.client.send(requests)).await?;
         let mut denied = None;
         for (reply, path) in replies.iter().zip(above.iter().chain([&keys.claims])) {
@@ -137,12 +138,17 @@ impl Session {
         let keys = &self.store.keys;
         let (reads, sent_at) = ([&keys.marker, &keys.clock], self.store.state.time.monotonic());
         let reads = reads.map(|path| Request::Get(path.clone())).to_vec();
-        let mut replies = self.limited(self.client.send(reads)).await?.into_iter().map(|reply| reply.body);
-        if let Some(Ok(Body::Data(marker, _))) = replies.next() {
+        let mut replies = self.limited(self.client.send(reads)).await?.into_iter().map(data_of);
+        let marker = replies.next().and_then(Result::ok).flatten();
+        if let Some((marker, _)) = &marker {
             // Before anything else of this server counts: it may belong to another ensemble.
-            self.store.set_marker(Some(&marker), sent_at)?;
+            self.store.set_marker(Some(marker), sent_at)?;
         }
-        let Some(Ok(Body::Data(value, stat))) = replies.next() else { return Err(Failure::unfit()) };
+        let (value, stat) = match (replies.next(), marker) {
+            (Some(Ok(Some(clock))), _) => clock,
+            (Some(Ok(None)), Some((_, marker))) => return self.replace_clock(&marker, first).await,
+            _ => return Err(Failure::unfit()),
+        };
         if time::read(&value, &keys.clock).map_err(Failure::refused)? >= floor {
             return Ok(());
         }
@@ -152,6 +158,19 @@ impl Session {
             Change::Set(keys.clock5.clone(), time::encode(five_of(first)), -1),
         ];
         self.limited(self.client.send(vec![Request::Change(changes)])).await.map(drop)
+    }
+
+    /// Creates a clock that alone was deleted, with a new marker: how far it was is lost, and the marker shows that to every gateway.
+    async fn replace_clock(&self, marker: &Stat, first: Timestamp) -> Result<(), Failure> {
+        let keys = &self.store.keys;
+        let changes = vec![
+            Change::Set(keys.marker.clone(), new_marker(), marker.version),
+            Change::Create(keys.clock.clone(), time::encode(first)),
+            Change::Set(keys.clock5.clone(), time::encode(five_of(first)), -1),
+        ];
+        self.limited(self.client.send(vec![Request::Change(changes)])).await?;
+        // The next session finds both.
+        Err(Failure::lost("the clock was missing in ZooKeeper"))
     }
 
     /// Checks that the store answers, and has its data. Learns of its members: one session may last while all others are replaced.
@@ -300,6 +319,10 @@ impl Session {
     async fn limited<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         self.store.options.limited("ZooKeeper", call, Failure::lost).await
     }
+}
+
+fn new_marker() -> Bytes {
+    Bytes::copy_from_slice(&SystemEntropy.bits().to_be_bytes())
 }
 
 /// Returns the value of a node, as a reply has it.

@@ -7,8 +7,8 @@ use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
 use oncegate_core::engine::{Claims as _, RecordName, Records as _, Topology as _};
 
 use super::{
-    Cluster, again, erase, granted, inspected, is_duplicate, leased, open, serves_again, set_clock, set_clock_back,
-    soon,
+    Cluster, again, delete_clock, erase, granted, inspected, is_duplicate, leased, open, serves_again, set_clock,
+    set_clock_back, soon,
 };
 
 /// Most that the clock gains, over any span.
@@ -148,4 +148,21 @@ async fn a_store_whose_clock_went_back_has_lost_data_and_its_clock_goes_on_above
     assert!(engine.get_record(&name, DEADLINE).await.unwrap().now >= before);
     assert_eq!(engine.data_lost(), 1);
     assert!(is_duplicate(&engine, &again(&request)).await, "its lease has not ended");
+}
+
+/// How far it was is lost, so no lease can be judged any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_alone_was_deleted_is_a_loss_for_every_gateway_and_is_made_again() {
+    let Some(cluster) = Cluster::start_one().await else { return };
+    let (engine, other) = (open(&cluster.url()), open(&cluster.url()));
+    let request = fresh_claim();
+    granted(&engine, &request).await;
+    serves_again(&other).await;
+    delete_clock(&cluster);
+    for engine in [&engine, &other] {
+        soon("the loss is noticed", async || engine.data_lost() > 0).await;
+        serves_again(engine).await;
+        assert_eq!(engine.data_lost(), 1, "it is one loss");
+        assert!(is_duplicate(engine, &again(&request)).await, "the claim is still there");
+    }
 }

@@ -1,6 +1,6 @@
 //! Tests that both engines on coordination services pass, each on its own servers. `tests/it/main.rs` of an engine
 //! includes this folder. It has `engine` (the crate), `Cluster`, and the actions of these tests on a cluster: `erase`,
-//! `set_clock`, `delete_locks`, `has_key`.
+//! `set_clock`, `delete_clock`, `delete_locks`, `has_key`.
 
 mod cable;
 mod clock;
@@ -23,7 +23,7 @@ use oncegate_core::engine::{Node, NodeRole, Topology};
 use oncegate_core::terms::Terms;
 use oncegate_testkit::calls::{again, granted, is_duplicate, serves_again, settle, success};
 
-use super::{Cluster, GRANTS_END, delete_locks, engine, erase, has_key, key, open, options, set_clock};
+use super::{Cluster, GRANTS_END, delete_clock, delete_locks, engine, erase, has_key, key, open, options, set_clock};
 
 /// Waits until something holds.
 pub(super) async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {

@@ -52,6 +52,11 @@ fn erase(cluster: &Cluster) {
     cluster.ctl(&["del", "--prefix", "/oncegate/"]);
 }
 
+/// Deletes the store's clock alone.
+fn delete_clock(cluster: &Cluster) {
+    cluster.ctl(&["del", "/oncegate/clock"]);
+}
+
 /// Sets the value of the store's clock.
 fn set_clock(cluster: &Cluster, value: &[u8]) {
     cluster.put("/oncegate/clock", value);

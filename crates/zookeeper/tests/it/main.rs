@@ -65,6 +65,11 @@ fn erase(cluster: &Cluster) {
     nodes.delete("/oncegate");
 }
 
+/// Deletes the store's clock alone.
+fn delete_clock(cluster: &Cluster) {
+    nodes(cluster).delete("/oncegate/clock");
+}
+
 /// Sets the value of the store's clock.
 fn set_clock(cluster: &Cluster, value: &[u8]) {
     nodes(cluster).set("/oncegate/clock", value);

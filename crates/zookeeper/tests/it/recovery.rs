@@ -4,18 +4,31 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use oncegate_core::claim::{ClaimRequest, ClaimResponse};
-use oncegate_core::engine::Claims as _;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Claims as _, Topology as _};
 use oncegate_testkit::calls::is_uncertain;
 use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
 use oncegate_testkit::wait;
 use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 use oncegate_zookeeper::Options;
 
-use super::{again, granted, is_duplicate, open, serves_again};
+use super::{again, granted, is_duplicate, nodes, open, serves_again};
 
 fn claims(count: usize) -> Vec<ClaimRequest> {
     (0..count).map(|_| fresh_claim()).collect()
+}
+
+/// `clock5` says no more than the clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_period_that_alone_was_deleted_is_made_again_and_no_loss() {
+    let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
+    let engine = open(&cluster.url());
+    let request = fresh_claim();
+    granted(&engine, &request).await;
+    nodes(&cluster).delete("/oncegate/clock5");
+    serves_again(&engine).await;
+    assert!(is_duplicate(&engine, &again(&request)).await);
+    assert_eq!(engine.data_lost(), 0);
 }
 
 /// The servers have executed the calls, no reply comes, and then the session expires.
