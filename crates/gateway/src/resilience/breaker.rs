@@ -33,9 +33,9 @@ const RAMP: Duration = Duration::from_secs(1);
 const RAMP_IN_FLIGHT: u32 = 2;
 /// Calls in flight that end a ramp.
 const RAMP_IN_FLIGHT_MAX: u32 = 256;
-/// Time after which the trial call counts as failed. Together with the next probe less than a second: the call may have been
+/// Time after which the trial call counts as failed. With the next probe and the next trial less than a second: the call may have been
 /// sent just before the store came back.
-const TRIAL: Duration = Duration::from_millis(750);
+const TRIAL: Duration = Duration::from_millis(600);
 /// Time that a half-open breaker waits for a call before a probe alone closes it.
 const IDLE: Duration = Duration::from_millis(75);
 
