@@ -49,6 +49,8 @@ pub(crate) struct Call {
     pub(crate) run: u32,
     started: Duration,
     losses: u64,
+    /// The last release of a claim of its key, when it began.
+    released: Option<(Name, Duration)>,
 }
 
 impl Call {
@@ -85,11 +87,15 @@ impl Open {
     /// Returns whether the store that answered at this time is the one that the chain uses. A gateway that cannot know of a switch
     /// continues with the other one, whose claims exclude nothing.
     fn is_of_store_in_use(&self, answered_at: Duration, switches: &Switches) -> bool {
-        let answered = |own: &Try| match own {
+        self.store(answered_at).is_none_or(|store| switches.is_in_use(store))
+    }
+
+    /// Returns the store that answered at this time.
+    fn store(&self, answered_at: Duration) -> Option<u16> {
+        self.tries.iter().find_map(|own| match own {
             Try::Answered { at, store, .. } => (*at == answered_at).then_some(*store),
             Try::Uncertain | Try::Refused => None,
-        };
-        self.tries.iter().find_map(answered).is_none_or(|store| switches.is_in_use(store))
+        })
     }
 
     /// Returns the store that granted the attempt of this name, and the time.
@@ -390,9 +396,13 @@ impl World {
                 known.reported.insert(Name::nonce(name.nonce));
             }
         }
-        let losses = self.known().of(key).losses;
         let (in_batch, run) = (false, 0);
-        let call = Call { caller, gateway, kind, what, name, key, deadline, in_batch, run, started, losses };
+        let (losses, released) = {
+            let known = &mut *self.known();
+            let of_key = known.of(key);
+            (of_key.losses, of_key.released)
+        };
+        let call = Call { caller, gateway, kind, what, name, key, deadline, in_batch, run, started, losses, released };
         if self.count() {
             return Some(call);
         }
@@ -724,7 +734,8 @@ fn check_settled(
             _ => (false, false),
         };
         let is_unexplained = *settled == OutcomeResponse::Done { state: None, left: None, ends_at: None, late: None };
-        let by_another = released.is_some_and(|(name, at)| name == call.name && at >= call.started) && !released_now;
+        let by_another =
+            released != call.released && released.is_some_and(|(name, _)| name == call.name) && !released_now;
         let allowed = if *outcome == Outcome::Failure && gone && others {
             is_unexplained || (settled == from_store && !by_another)
         } else {
@@ -763,9 +774,10 @@ fn check_renewed(
         ensure(now + *left <= at + *of_store, "S10", || {
             format!("{of_store:?} were left at {at:?}, and {left:?} answered at {now:?}")
         })?;
+        let counts = open.store(at).is_none_or(|store| known.switches.should_be_in_use(call.gateway, store, at));
         let of_key = known.of(call.key);
         let beliefs = &mut of_key.beliefs;
-        if of_key.losses == call.losses && !beliefs.over.contains(&call.name) {
+        if counts && of_key.losses == call.losses && !beliefs.over.contains(&call.name) {
             beliefs.alone_as_a_try(call.name, at, store_now)?;
             beliefs.add_holder(call.name, (store_now + micros(*left)).min(executed_at + micros(*of_store)));
         }

@@ -135,18 +135,29 @@ impl Switches {
         Ok(())
     }
 
+    /// Returns whether a gateway may know at this time of a switch after this one. A gateway that reaches no store with the switch
+    /// cannot know of it, nor one that has read the store before it was copied there. But it may not rely on such a read for long, and
+    /// on none of the store that had it first: the new store is opened after all such reads.
+    fn may_know_a_later_one(&self, gateway: u16, own: u64, at: Duration) -> bool {
+        self.seen.iter().any(|(from, (epoch, since))| {
+            let read = self.reads.get(&(gateway, *from)).copied().flatten();
+            let is_first =
+                *epoch == self.newest && self.seen.values().all(|(other, copied)| other != epoch || copied >= since);
+            *epoch > own && read.is_some_and(|began| began >= *since || at > began + READ_COUNTS || is_first)
+        })
+    }
+
+    /// Returns whether a store is the one that the chain uses, or the gateway that used it at this time may know that it is not.
+    pub(crate) fn should_be_in_use(&self, gateway: u16, store: u16, at: Duration) -> bool {
+        let own = self.switch_of(store, at).unwrap_or_default();
+        self.is_in_use(store) || self.may_know_a_later_one(gateway, own, at)
+    }
+
     fn check_grant(&mut self, gateway: u16, store: u16, at: Duration) -> Result<(), Broken> {
         let Some(own) = self.switch_of(store, at) else {
             return ensure(false, "switch", || format!("granted on store {store}, which was never in use"));
         };
-        // A gateway that reaches no store with the switch cannot know of it, nor one that has read the store before. But it may not
-        // rely on such a read for long.
-        let may_know = |(from, (epoch, since)): (&u16, &(u64, Duration))| {
-            let read = self.reads.get(&(gateway, *from)).copied().flatten();
-            *epoch > own && read.is_some_and(|began| began >= *since || at > began + READ_COUNTS)
-        };
-        let may_know = self.seen.iter().any(may_know);
-        ensure(own >= self.newest || !may_know, "switch", || {
+        ensure(own >= self.newest || !self.may_know_a_later_one(gateway, own, at), "switch", || {
             format!("granted at {at:?} on store {store} of switch {own}, and switch {} is in use", self.newest)
         })?;
         self.newest = self.newest.max(own);

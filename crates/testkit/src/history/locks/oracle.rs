@@ -295,8 +295,8 @@ fn order(holds: &[Hold<'_>]) -> Result<(), Violation> {
             let Some(seen) = seen else { continue };
             // A head that could be granted for a second, but is absent, loses its place. It certainly could not be
             // granted while a hold excluded it. While a request waits, the store may have seen it last at the start of
-            // its wait.
-            let mut kept = seen.started + HEAD_GRACE;
+            // its wait; and a repeat in the first quarter of the grace is not written.
+            let mut kept = seen.started + HEAD_GRACE * 3 / 4;
             let mut blocking: Vec<_> =
                 holds.iter().filter(|own| own.excludes(queued)).filter_map(|own| own.certain).collect();
             blocking.sort_unstable();
