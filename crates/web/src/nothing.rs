@@ -34,7 +34,10 @@ pub fn hint<'t>(
         return format!("it is a path of {}. ", elsewhere.listener);
     }
     let single = path.replace("//", "/");
-    let meant = [single.clone(), format!("{prefix}{single}")].into_iter().find(|path| path != asked && is_path(path));
+    // `:batch` is how others write `/batch`.
+    let of_words = single.replace(':', "/");
+    let meant =
+        [single.clone(), format!("{prefix}{single}"), of_words].into_iter().find(|path| path != asked && is_path(path));
     let template = || similar(&single, templates.clone()).or_else(|| with_end(&single, prefix, templates));
     let meant = meant.or_else(|| template().map(str::to_owned));
     meant.map(|meant| format!("did you mean {meant}? ")).unwrap_or_default()
@@ -70,12 +73,21 @@ mod tests {
     #[test]
     fn a_path_that_is_nearly_right_gets_a_hint() {
         let templates = ["/v1/claims", "/v1/claims/{global_id}/outcome", "/v1/outcomes/batch"];
-        let hint = |path: &str| hint(path, "/v1", &ADMIN, |path| path == "/v1/claims", templates.iter().copied());
+        let hint = |path: &str| {
+            hint(
+                path,
+                "/v1",
+                &ADMIN,
+                |path| ["/v1/claims", "/v1/claims/batch"].contains(&path),
+                templates.iter().copied(),
+            )
+        };
         for near in ["/v1/claims/", "/v1//claims", "//v1/claims", "/claims", "/claims/", "/v1/claim", "/v1/Claims/"] {
             assert_eq!(hint(near), "did you mean /v1/claims? ", "{near}");
         }
         assert_eq!(hint("/v1/claim/8f/outcomes"), "did you mean /v1/claims/{global_id}/outcome? ");
         assert_eq!(hint("/v1/outcome/batch"), "did you mean /v1/outcomes/batch? ");
+        assert_eq!(hint("/v1/claims:batch"), "did you mean /v1/claims/batch? ");
         assert_eq!(hint("/v1/batch"), "did you mean /v1/outcomes/batch? ");
         assert_eq!(hint("/v1/outcome"), "did you mean /v1/claims/{global_id}/outcome? ");
         for other in ["/livez", "/readyz/", "/admin/v1/engines", "/metrics"] {
