@@ -44,6 +44,7 @@ fn show(summary: &Value, out: &mut impl Out) -> anyhow::Result<()> {
         ("Engines", listed(summary, "engines", engine)),
         ("Chains", listed(summary, "chains", chain)),
         ("Spool", format!("{entries} entries, {bytes} of {bytes_max} bytes")),
+        ("Claim calls", claim_calls(summary)),
         ("Repeats today", repeats(&summary["today"])),
     ];
     if summary["today"]["observed_answers"].as_u64().is_some_and(|passed| passed > 0) {
@@ -59,6 +60,17 @@ fn show(summary: &Value, out: &mut impl Out) -> anyhow::Result<()> {
         return Ok(writeln!(out, "Nothing needs a person.")?);
     }
     output::table(attention, COLUMNS, out)
+}
+
+/// Returns the claim calls per second by their answer, and their times.
+fn claim_calls(summary: &Value) -> String {
+    let rates = summary["rates"].as_object().into_iter().flatten();
+    let rates = rates.filter_map(|(name, rate)| Some((name, rate.as_f64().filter(|rate| *rate > 0.0)?)));
+    let mut parts: Vec<_> = rates.map(|(name, rate)| format!("{} {rate:.1}/s", output::escaped(name))).collect();
+    let times =
+        [("p50", "p50_ms"), ("p99", "p99_ms")].map(|(name, member)| (name, summary["latencies"][member].as_f64()));
+    parts.extend(times.iter().filter_map(|(name, time)| time.map(|time| format!("{name} at most {time:.1} ms"))));
+    if parts.is_empty() { "none in the last minute".to_owned() } else { parts.join(", ") }
 }
 
 /// Returns how many operations have met a repeat today.
@@ -114,6 +126,8 @@ mod tests {
             "chains": [{ "name": "default", "active": "primary", "epoch": 2 }],
             "spool": { "entries": 14, "bytes": 6000, "bytes_max": 67_108_864 },
             "attention": attention,
+            "rates": { "granted": 1102.4, "duplicate": 61.2, "mismatch": 0.0, "observed": null, "refused": 38.5, "degraded": null },
+            "latencies": { "p50_ms": 0.6, "p99_ms": 2.1 },
             "today": { "since": "2026-10-13T00:00:00.000000Z", "repeated_operations": 3, "repeat_answers": 5, "at_least": true, "observed_answers": 9, "ran_twice_operations": 2 },
         });
         let mut out = Vec::new();
@@ -133,6 +147,7 @@ mod tests {
         Engines          primary (down), spare (up), local (not checked yet)
         Chains           default (on primary, epoch 2)
         Spool            14 entries, 6000 of 67108864 bytes
+        Claim calls      granted 1102.4/s, duplicate 61.2/s, refused 38.5/s, p50 at most 0.6 ms, p99 at most 2.1 ms
         Repeats today    at least 3 operations after they were done or unknown, 5 answers, since 2026-10-13T00:00:00.000000Z
         Ran twice today  at least 2 operations; observe mode let 9 calls pass
 
@@ -140,6 +155,7 @@ mod tests {
         critical  store_down  2026-10-13T12:41:00.000000Z  -    primary  1      Engine `primary` does not answer\u{9b}: refused.
         ");
         assert!(shown(&json!([])).ends_with("\n\nNothing needs a person.\n"));
+        assert_eq!(claim_calls(&json!({ "rates": { "granted": null }, "latencies": {} })), "none in the last minute");
         let one = json!({ "repeated_operations": 1, "repeat_answers": 2, "ran_twice_operations": 1, "observed_answers": 1, "since": "now" });
         assert_eq!(repeats(&one), "1 operation after it was done or unknown, 2 answers, since now");
         assert_eq!(second_runs(&one), "1 operation; observe mode let 1 call pass");

@@ -15,6 +15,7 @@ const EXAMPLES: &str = "\
 Examples:
   oncegate suspects list
   oncegate suspects list --app shop --kind double --limit 1000 --output json
+  oncegate suspects list --oldest-first
   oncegate suspects check 42 --found once --reason \"INC-44: one payment in the ledger\"
 
 Each gateway lists the suspects that it found itself: the double executions that it suspects, and the overlaps after an
@@ -70,6 +71,9 @@ pub(super) struct SuspectsArgs {
     /// List only those of this app
     #[arg(long)]
     app: Option<AppKey>,
+    /// List the oldest first, not the newest
+    #[arg(long)]
+    oldest_first: bool,
     #[command(flatten)]
     page: Page,
     #[command(flatten)]
@@ -139,8 +143,12 @@ pub(super) fn run_overlaps(args: OverlapsArgs, out: &mut impl Out) -> anyhow::Re
 }
 
 fn list(args: SuspectsArgs, what: &str, filter: &str, empty: &str, out: &mut impl Out) -> anyhow::Result<()> {
-    let SuspectsArgs { app, page: Page { after, limit }, query } = args;
-    let filters = filters([("app", app.map(|app| app.to_string())), ("after", after.map(|after| after.to_string()))]);
+    let SuspectsArgs { app, oldest_first, page: Page { after, limit }, query } = args;
+    let filters = filters([
+        ("app", app.map(|app| app.to_string())),
+        ("oldest_first", oldest_first.then(|| true.to_string())),
+        ("after", after.map(|after| after.to_string())),
+    ]);
     query.show(&format!("/admin/v1/{what}?limit={limit}{filters}{filter}"), out, |answer, out| {
         output::page(answer, what, COLUMNS, empty, out)
     })

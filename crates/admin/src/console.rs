@@ -13,6 +13,7 @@ mod check;
 mod claims;
 mod config;
 mod context;
+mod engines;
 mod entry;
 mod find;
 mod forms;

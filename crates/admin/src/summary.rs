@@ -9,6 +9,7 @@ use oncegate_core::clock::{Clock, Timestamp, millis};
 use oncegate_core::spool::SpoolStatus;
 use oncegate_gateway::KnownEngine;
 use oncegate_gateway::chains::KnownChain;
+use oncegate_telemetry::history::History;
 use oncegate_web::recent::Repeats;
 use oncegate_web::response::json;
 use serde::Serialize;
@@ -30,7 +31,48 @@ pub(super) struct Summary {
     pub(super) chains: Vec<KnownChain>,
     pub(super) spool: SpoolStatus,
     pub(super) attention: Vec<Attention>,
+    pub(super) rates: Rates,
+    pub(super) latencies: Latencies,
     pub(super) today: Repeats,
+}
+
+/// Claim calls per second, by their answer. `None` where nothing was measured in the last minute.
+#[derive(Debug, Serialize)]
+pub(super) struct Rates {
+    granted: Option<f32>,
+    duplicate: Option<f32>,
+    mismatch: Option<f32>,
+    observed: Option<f32>,
+    refused: Option<f32>,
+    degraded: Option<f32>,
+}
+
+/// Times of claim calls, in milliseconds. `None` where there were none in the last minute.
+#[derive(Debug, Serialize)]
+pub(super) struct Latencies {
+    p50_ms: Option<f32>,
+    p99_ms: Option<f32>,
+}
+
+impl Rates {
+    fn newest(history: &History, now: u64) -> Self {
+        let rate = |name| history.newest(name, now);
+        Self {
+            granted: rate("granted"),
+            duplicate: rate("duplicate"),
+            mismatch: rate("mismatch"),
+            observed: rate("observed"),
+            refused: rate("refused"),
+            degraded: rate("degraded"),
+        }
+    }
+}
+
+impl Latencies {
+    fn newest(history: &History, now: u64) -> Self {
+        let latency = |name| history.newest(name, now).map(|seconds| seconds * 1000.0);
+        Self { p50_ms: latency("p50"), p99_ms: latency("p99") }
+    }
 }
 
 /// The start of the process.
@@ -56,6 +98,7 @@ pub(super) fn summary(admin: &Admin) -> Summary {
     let uptime = admin.clock.monotonic().saturating_sub(admin.started.monotonic);
     let (engines, chains, spool) =
         (admin.gateway.known_engines(), admin.gateway.known_chains(), admin.journal.status());
+    let now = admin.clock.wall().as_micros() / 1_000_000;
     Summary {
         stage: admin.lifecycle.stage(),
         version: env!("CARGO_PKG_VERSION"),
@@ -66,6 +109,8 @@ pub(super) fn summary(admin: &Admin) -> Summary {
         engines,
         chains,
         spool,
+        rates: Rates::newest(&admin.history, now),
+        latencies: Latencies::newest(&admin.history, now),
         today: admin.recent.today(),
     }
 }

@@ -17,6 +17,7 @@ use oncegate_core::terms::OutcomeOnOutage;
 use serde::Serialize;
 
 use super::{ClaimView, EngineHealth, Failure, Gateway, NamedEngine, failure, read_failure, within};
+use crate::resilience::call_guard::BreakerChange;
 use crate::tenants::App;
 use oncegate_outage::OutcomeAnswer;
 
@@ -103,6 +104,7 @@ pub struct EngineStatus {
     url: Option<String>,
     #[serde(flatten)]
     health: EngineHealth,
+    breaker_changes: Vec<BreakerChange>,
     chains: Vec<String>,
     capabilities: Capabilities,
 }
@@ -263,6 +265,7 @@ impl Gateway {
             Some(EngineStatus {
                 url: Some(url.clone()),
                 health,
+                breaker_changes: engine.breaker_changes(),
                 chains: self.chains_of(&name),
                 capabilities: engine.capabilities(),
                 name,

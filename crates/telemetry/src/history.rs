@@ -108,6 +108,14 @@ impl History {
         Some((first..=last).map(|number| ring.get(number)).collect())
     }
 
+    /// Returns the newest value of a series, if it was measured within a minute before `now`, in seconds since 1970.
+    pub fn newest(&self, name: &str, now: u64) -> Option<f32> {
+        const MINUTE: u64 = 60;
+        let [step, ..] = STEPS;
+        let points = self.points(name, 0, now.saturating_sub(MINUTE) / step, now / step)?;
+        points.into_iter().rev().flatten().next()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -190,6 +198,9 @@ mod tests {
         assert_eq!(history.points("granted", 2, 60_000 / 900, 60_190 / 900).unwrap().len(), 1);
         assert_eq!(history.names(), ["duplicate", "granted", "shop/a/duplicate", "shop/a/granted"]);
         assert_eq!(history.points("none", 0, 0, 1), None);
+        let newest = |now| history.newest("granted", now);
+        assert_eq!((newest(60_199), newest(60_255), newest(60_260)), (Some(4.0), Some(4.0), None), "a minute");
+        assert_eq!(history.newest("none", 60_199), None);
     }
 
     #[test]

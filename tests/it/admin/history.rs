@@ -48,6 +48,12 @@ async fn the_rates_are_those_of_the_workload_and_survive_a_restart() {
     let of_operation = "?series=default/order.submit/duplicate";
     let is_known = async || !values(&history(&gateway, of_operation).await).is_empty();
     until("the repeats are in a point", SOON, is_known).await;
+    let summary = alice(&gateway).get("/admin/v1/summary").await.expect(200).body;
+    assert!(summary["rates"]["duplicate"].as_f64() > Some(0.0), "{summary}");
+    let latencies = ["p50_ms", "p99_ms"].map(|name| summary["latencies"][name].as_f64().expect("a time"));
+    assert!(latencies[0] > 0.0 && latencies[0] <= latencies[1], "{latencies:?}");
+    let printed = Terminal::at(&gateway).run(&["summary"]).expect(0).out;
+    assert!(printed.contains("Claim calls") && printed.contains("p99 at most"), "{printed}");
     // A rate times its seconds is a count; an interval of a busy machine may be some seconds longer or shorter than ten.
     let duplicates: f64 = values(&history(&gateway, of_operation).await).iter().map(|rate| rate * 10.0).sum();
     assert!((2.0..=8.0).contains(&duplicates), "5 repeats: {duplicates}");

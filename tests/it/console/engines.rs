@@ -1,10 +1,12 @@
-//! The members of etcd, as health checks, the admin API and the console show them.
+//! Engines as health checks, the admin API and the console show them: the members of etcd, and the past of a breaker.
 
 use std::time::Duration;
 
 use oncegate_testkit::etcd_cluster::EtcdCluster;
+use oncegate_testkit::fresh;
+use oncegate_testkit::redis_server::RedisServer;
 use oncegate_testkit::wait::until;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::browser::Browser;
 use super::{ROLES, operators, token};
@@ -34,4 +36,40 @@ async fn members_of_etcd_are_in_health_checks_the_admin_api_and_the_console() {
         let shown = shown.split("</div>").next().unwrap();
         assert!(shown.contains(role) && shown.contains(node["version"].as_str().unwrap()), "{address}: {shown}");
     }
+}
+
+/// An outage is two changes, in the admin API and on the page.
+#[tokio::test]
+async fn a_breaker_that_opened_and_closed_is_shown_with_times_and_reason() {
+    let Some(mut server) = RedisServer::start_with(&["appendonly yes", "appendfsync always"]).await else { return };
+    let engines = format!("[engines]\nprimary = \"{}\"\n", server.url());
+    let gateway = gateway::on_configured().config(&(engines + &operators(&ROLES))).start().await;
+    let admin = gateway.admin_client().with_credential(&token("view"));
+    let changes =
+        async || admin.get("/admin/v1/engines").await.expect(200).body["engines"][0]["breaker_changes"].clone();
+    let is_now = async |state: &str| {
+        gateway.client().claim(fresh::contents()).await;
+        changes().await[0]["state"] == state
+    };
+    gateway.client().claim(fresh::contents()).await.expect(201);
+    assert_eq!(changes().await, json!([]), "closed since the start");
+    server.kill();
+    until("the breaker is open", Duration::from_mins(1), async || is_now("open").await).await;
+    server.restart().await;
+    until("the breaker is closed", Duration::from_mins(1), async || is_now("closed").await).await;
+    let seen = changes().await;
+    let (closed, opened) = (&seen[0], &seen[1]);
+    assert_eq!(
+        (seen.as_array().map(Vec::len), &closed["reason"], &opened["shard"]),
+        (Some(2), &Value::Null, &Value::Null)
+    );
+    assert!(opened["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{seen}");
+    assert!(opened["at"].as_str() < closed["at"].as_str(), "{seen}");
+    let page = Browser::signed_in(&gateway, "view").await.get("/console/engines").await.expect(200).text;
+    for words in
+        ["Changes of breakers since the start: 2", "open since", "closed since", "survives a crash of the store"]
+    {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    assert!(!page.contains("lists claims"), "Redis lists none: {page}");
 }

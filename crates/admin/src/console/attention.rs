@@ -89,7 +89,7 @@ pub(super) async fn show(context: Arc<Context>) -> Result<Answer, Problem> {
             (suspects::draw(&context, found))
             (pager(t, "/console/attention", &[("kind", kind), ("app", app)], found.next().as_deref()))
         }
-        (layout::sources(t, &["unknowns", "suspects?checked=false&oldest_first=true"], "oncegate unknowns, oncegate suspects list"))
+        (layout::sources(t, &["unknowns", "suspects?checked=false&oldest_first=true"], "oncegate unknowns, oncegate suspects list --oldest-first"))
     };
     Ok(Answer::Page(Text::Attention, main))
 }

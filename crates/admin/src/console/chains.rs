@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use self::failover::Failover;
 use super::context::{Answer, Context};
+use super::engines::Engines;
 use super::gateways::{self, Gateways};
 use super::layout;
 use super::parts::{facts, health, path, refusal, table};
@@ -19,43 +20,6 @@ use super::texts::{FailoverText, Text, Texts};
 use super::times;
 use super::untrusted::Untrusted;
 use crate::role::Role;
-
-/// `GET /admin/v1/engines`.
-#[derive(Deserialize)]
-struct Engines {
-    engines: Vec<Engine>,
-}
-
-/// An engine.
-#[derive(Deserialize)]
-struct Engine {
-    name: Untrusted,
-    url: Option<Untrusted>,
-    up: bool,
-    detail: Untrusted,
-    breaker: Option<Breaker>,
-    chains: Vec<Untrusted>,
-    #[serde(default)]
-    nodes: Vec<Node>,
-}
-
-/// A server of the store.
-#[derive(Deserialize)]
-struct Node {
-    address: Untrusted,
-    role: Untrusted,
-    version: Option<Untrusted>,
-    up: bool,
-    #[serde(default)]
-    warnings: Vec<Untrusted>,
-}
-
-/// The breaker of an engine.
-#[derive(Deserialize)]
-struct Breaker {
-    state: Untrusted,
-    since: String,
-}
 
 /// `GET /admin/v1/chains`.
 #[derive(Deserialize)]
@@ -113,7 +77,7 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
     let main = html! {
         div.heading { h1 { (t.of(Text::Engines)) } span.muted { (t.of(Text::ThisGateway)) } }
         @match &engines {
-            Ok(found) => (table_of_engines(&context, &found.engines)),
+            Ok(engines) => (engines.table(&context)),
             Err(problem) => p.notice { (refusal(t, problem)) },
         }
         (layout::heading(&t.of(Text::Chains), &t.of(Text::ThisGateway)))
@@ -124,33 +88,6 @@ pub(super) async fn list(context: Arc<Context>) -> Result<Answer, Problem> {
         (layout::sources(t, &["engines", "chains"], "oncegate engine list, oncegate chain list"))
     };
     Ok(Answer::Page(Text::Engines, main))
-}
-
-/// Draws a server of a store: its address, role, version and state, and each warning below.
-fn server(context: &Context, node: &Node) -> Markup {
-    html! {
-        div {
-            (node.address) " " (node.role) " " @if let Some(version) = &node.version { (version) " " }
-            (health(context.texts(), Some(node.up)))
-            @for warning in &node.warnings { br; span.muted { (warning.prose()) } }
-        }
-    }
-}
-
-fn table_of_engines(context: &Context, engines: &[Engine]) -> Markup {
-    let rows = html! {
-        @for engine in engines {
-            tr {
-                th scope="row" { (engine.name) @if let Some(url) = &engine.url { br; span.muted { (url) } } }
-                td { (health(context.texts(), Some(engine.up))) @if !engine.up { br; (engine.detail.prose()) } }
-                td { @if let Some(Breaker { state, since }) = &engine.breaker { (state) br; span.muted { (times::instant(since)) } } }
-                td { @for name in &engine.chains { a href=(path(&["chains", name.raw()])) { (name) } " " } }
-                td { @for node in &engine.nodes { (server(context, node)) } }
-            }
-        }
-    };
-    let heads = [Text::Engine, Text::State, Text::Breaker, Text::Chain, Text::Servers];
-    table(context.texts(), Text::Engines, &heads, &rows)
 }
 
 fn table_of_chains(context: &Context, chains: &[Chain]) -> Markup {

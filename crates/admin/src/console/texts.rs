@@ -3,6 +3,7 @@
 
 mod advice;
 mod chinese;
+mod engines;
 mod english;
 mod failover;
 mod items;
@@ -14,6 +15,7 @@ mod states;
 
 use oncegate_web::problem::Code;
 
+pub(in crate::console) use self::engines::EngineText;
 pub(in crate::console) use self::failover::FailoverText;
 pub(in crate::console) use self::items::Item;
 pub(in crate::console) use self::language::{Language, Texts};
@@ -212,8 +214,6 @@ pub(super) enum Text<'a> {
     Chains,
     Active,
     Epoch,
-    Breaker,
-    Servers,
     SwitchingTo,
     Grants,
     ActiveIsOut,
@@ -227,6 +227,7 @@ pub(super) enum Text<'a> {
     ActiveNow,
     WhatIsLost,
     WorseThanWaiting,
+    OfEngine(EngineText<'a>),
     OfFailover(FailoverText<'a>),
     OfLock(LockText<'a>),
     Notice(Notice<'a>),

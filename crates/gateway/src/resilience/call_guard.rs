@@ -4,6 +4,7 @@
 //! certain one.
 
 mod batch;
+mod changes;
 mod engine;
 mod prober;
 mod retry;
@@ -24,6 +25,8 @@ use oncegate_telemetry::metrics::breaker::BreakerMetrics;
 use tokio::sync::Notify;
 use tokio::time::{Timeout, timeout};
 
+pub use self::changes::BreakerChange;
+use self::changes::Changes;
 use super::breaker::{Breaker, CallResult, Pass};
 use super::deadline_budget::{GuardBudget, LATE_MIN};
 use super::meter::Meter;
@@ -46,6 +49,7 @@ struct Guard {
     opened_at: Duration,
     meter: Meter,
     metrics: BreakerMetrics,
+    changes: Changes,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
 }
@@ -84,6 +88,7 @@ impl CallGuard {
             opened_at: clock.monotonic(),
             meter: Meter::new(name),
             metrics: BreakerMetrics::new(name),
+            changes: Changes::default(),
             clock,
             entropy,
         }))
@@ -93,6 +98,11 @@ impl CallGuard {
     pub fn breaker(&self) -> (BreakerState, Duration) {
         let (state, since) = self.0.worst_breaker();
         (state, self.0.clock.monotonic().saturating_sub(since))
+    }
+
+    /// Returns when its breakers opened and closed, the newest first.
+    pub fn breaker_changes(&self) -> Vec<BreakerChange> {
+        self.0.changes.newest()
     }
 
     /// Returns the last call that the store has refused, if that was within the last minute.
@@ -133,8 +143,7 @@ impl Guard {
         });
         pass.ok_or_else(|| {
             let store = self.label(shard).map(|shard| format!("shard {shard} of ")).unwrap_or_default();
-            let why = self.shards.get(shard).why_down.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            let why = self.why_down(shard).map(|why| format!(": {why}")).unwrap_or_default();
             EngineError::unavailable(format!(
                 "the breaker is open, because {store}the store did not answer{why}; calls are sent again after an answered probe"
             ))
@@ -189,6 +198,11 @@ impl Guard {
         }
     }
 
+    /// Returns the reason of the first of the calls in a row that the shard did not answer.
+    fn why_down(&self, shard: u16) -> Option<String> {
+        self.shards.get(shard).why_down.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Reports a change of a breaker, and starts the prober if it opened.
     fn breaker_changed(self: &Arc<Self>, shard: u16, state: Option<BreakerState>) {
         let Some(state) = state else { return };
@@ -218,6 +232,8 @@ impl Guard {
                 );
             }
         }
+        let reason = (state == BreakerState::Open).then(|| self.why_down(shard)).flatten();
+        self.changes.add(BreakerChange { at: self.clock.wall(), shard: number, state, reason });
         self.meter.breaker(shard, state);
         self.metrics.set_state(self.worst_breaker().0 as u8);
         if state == BreakerState::Open {

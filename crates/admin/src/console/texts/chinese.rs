@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Text, advice, failover, locks, notices, refused, states};
+use super::{Text, advice, engines, failover, locks, notices, refused, states};
 
 /// Returns a text in Simplified Chinese.
 #[expect(clippy::too_many_lines, clippy::match_same_arms, reason = "a table: one line for each text")]
@@ -195,8 +195,6 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::Chains => "链".into(),
         Text::Active => "当前使用".into(),
         Text::Epoch => "纪元".into(),
-        Text::Breaker => "熔断器".into(),
-        Text::Servers => "服务器".into(),
         Text::SwitchingTo => "正在切换到".into(),
         Text::Grants => "正常授予".into(),
         Text::ActiveIsOut => "当前使用的引擎没有应答".into(),
@@ -210,6 +208,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ActiveNow => "当前使用：".into(),
         Text::WhatIsLost => "会失去什么".into(),
         Text::WorseThanWaiting => "这比等待更糟吗？请询问业务方。占用和锁会有大约两秒收到 503，栅栏值可能倒退。请先让两个引擎都连不上的网关停止服务。".into(),
+        Text::OfEngine(text) => engines::chinese(text),
         Text::OfFailover(text) => failover::chinese(text),
         Text::OfLock(text) => locks::chinese(text),
         Text::Notice(text) => notices::chinese(text),

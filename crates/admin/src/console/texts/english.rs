@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Text, advice, failover, locks, notices, states};
+use super::{Text, advice, engines, failover, locks, notices, states};
 
 /// Returns a text in English.
 #[expect(clippy::too_many_lines, clippy::match_same_arms, reason = "a table: one line for each text")]
@@ -211,8 +211,6 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::Chains => "Chains".into(),
         Text::Active => "Active".into(),
         Text::Epoch => "Epoch".into(),
-        Text::Breaker => "Breaker".into(),
-        Text::Servers => "Servers".into(),
         Text::SwitchingTo => "being switched to".into(),
         Text::Grants => "grants".into(),
         Text::ActiveIsOut => "the active engine does not answer".into(),
@@ -226,6 +224,7 @@ pub(super) fn text(text: Text<'_>) -> Cow<'static, str> {
         Text::ActiveNow => "Active now:".into(),
         Text::WhatIsLost => "What is lost".into(),
         Text::WorseThanWaiting => "Is that worse than waiting? Ask the business. Claims and locks get 503 for about two seconds, and fences may go back. Take gateways that reach neither engine out of service first.".into(),
+        Text::OfEngine(text) => engines::english(text),
         Text::OfFailover(text) => failover::english(text),
         Text::OfLock(text) => locks::english(text),
         Text::Notice(text) => notices::english(text),
