@@ -21,6 +21,9 @@ use crate::terms::Terms;
 /// Methods without an effect: they are never protected.
 const SAFE: [&str; 6] = ["GET", "HEAD", "OPTIONS", "TRACE", "CONNECT", "QUERY"];
 
+/// Longest wait of a repeat, the same in every language.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
 pub(super) type Principal<Q> = Arc<dyn Fn(&Q) -> Option<String> + Send + Sync>;
 pub(super) type When<Q> = Arc<dyn Fn(&Q) -> bool + Send + Sync>;
 type Render = Arc<dyn Fn(&Problem) -> Response<Bytes> + Send + Sync>;
@@ -203,10 +206,17 @@ impl<Q> Idempotent<Q> {
         })
     }
 
-    /// Sets how long a repeat waits for a request that is running. Default: not at all. A caller can ask for another time by
-    /// `Prefer: wait=`, up to 20 s or this one.
+    /// Sets how long a repeat waits for a request that is running, at most an hour. Default: not at all. A caller can ask for another
+    /// time by `Prefer: wait=`, up to 20 s or this one.
     pub fn wait(self, wait: Duration) -> Self {
-        self.with(|settings| settings.wait = wait)
+        self.with(|settings| {
+            if wait > WAIT_MAX {
+                settings.refuse(format!("wait is {wait:?}; give at most an hour"));
+            } else if !wait.is_zero() {
+                settings.check("wait", wait);
+            }
+            settings.wait = wait;
+        })
     }
 
     /// Sets the longest body of a request with a key. Default 1 MiB. A longer one is answered 413.

@@ -11,7 +11,7 @@ use axum::http::{HeaderName, Method, Response, StatusCode, Uri};
 use axum::routing::any;
 use oncegate_client::middleware::{FingerprintPart, Meaning};
 use oncegate_client::tower::IdempotencyLayer;
-use oncegate_client::{Client, Error, Metrics, Options};
+use oncegate_client::{Client, Error, FOREVER, Metrics, Options};
 use serde_json::json;
 use tower_layer::Layer as _;
 
@@ -19,7 +19,7 @@ use crate::shop::{Shop, account, client, key, layer, offline, post, request, sen
 
 #[test]
 fn a_wrong_option_is_found_when_the_layer_is_made() {
-    let wrong: [(&str, IdempotencyLayer); 14] = [
+    let wrong: [(&str, IdempotencyLayer); 17] = [
         ("methods", offline().methods([])),
         ("fingerprint", offline().fingerprint([])),
         ("fingerprint", offline().fingerprint([FingerprintPart::Body, FingerprintPart::BodyJson])),
@@ -32,6 +32,9 @@ fn a_wrong_option_is_found_when_the_layer_is_made() {
         ("lease", offline().lease(Duration::ZERO)),
         ("retention", offline().retention(Duration::from_micros(1))),
         ("claim_within", offline().claim_within(Duration::ZERO)),
+        ("wait is 3600.001s", offline().wait(Duration::from_millis(3_600_001))),
+        ("wait", offline().wait(FOREVER)),
+        ("wait", offline().wait(Duration::from_micros(1500))),
         ("store_with", offline().store_with([HeaderName::from_static("connection")])),
         ("`release`", offline().store(["2xx", "409"]).release(["409"])),
     ];
@@ -42,6 +45,9 @@ fn a_wrong_option_is_found_when_the_layer_is_made() {
         assert!(wrapped.is_err(), "{name}");
     }
     assert!(offline().checked().is_ok());
+    for wait in [Duration::ZERO, Duration::from_secs(3600)] {
+        assert!(offline().wait(wait).checked().is_ok(), "{wait:?}");
+    }
 }
 
 fn client_of_nothing() -> Client {
