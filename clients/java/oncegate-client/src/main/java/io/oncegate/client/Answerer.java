@@ -19,6 +19,15 @@ public interface Answerer {
      */
     Answer answer(String path, String body) throws InterruptedException;
 
+    /**
+     * Answers a call of a client with a credential.
+     *
+     * @param credential {@code <app_key>.<secret>}, or null
+     */
+    default Answer answer(String path, String body, String credential) throws InterruptedException {
+        return answer(path, body);
+    }
+
     /** Returns the monotonic time by which leases count. */
     default long nanoTime() {
         return System.nanoTime();

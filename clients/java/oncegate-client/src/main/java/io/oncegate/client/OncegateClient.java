@@ -43,17 +43,19 @@ public final class OncegateClient implements AutoCloseable {
 
     private OncegateClient(Options options, Background background, Transport transport) {
         var events = new Events(options.onEvent);
-        String credential = options.credential;
-        String app =
-                credential == null
-                        ? "default"
-                        : credential.substring(0, credential.lastIndexOf('.'));
         var rounds = new Rounds(transport, options, events);
-        context = new Context(options, events, rounds, background, app);
+        context = new Context(options, events, rounds, background, appOf(options.credential));
         reporter = new Reporter(context);
         claiming = new Claiming(context, reporter);
         batches = new Batches(context, reporter, claiming);
         holds = new ThreadHolds(new Locking(context));
+    }
+
+    /** Returns the app of a credential; {@code default} without one. */
+    public static String appOf(String credential) {
+        return credential == null
+                ? "default"
+                : credential.substring(0, credential.lastIndexOf('.'));
     }
 
     /**

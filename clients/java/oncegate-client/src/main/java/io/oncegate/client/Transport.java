@@ -106,7 +106,8 @@ final class Transport {
     private Response answered(Call call, String url, int gateway)
             throws NoAnswer, InterruptedException {
         long sent = options.nanoTime.getAsLong();
-        Answerer.Answer answer = options.answerer.answer(call.path(), call.body());
+        Answerer.Answer answer =
+                options.answerer.answer(call.path(), call.body(), options.credential);
         if (answer == null) {
             throw new NoAnswer(new Cause(url, Kind.REFUSED, "the test answers nothing"));
         }

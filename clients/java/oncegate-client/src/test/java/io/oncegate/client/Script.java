@@ -37,7 +37,7 @@ final class Script {
         return COMMON.get("work");
     }
 
-    private static Map<String, Object> resolved(String kind, Object use) {
+    static Map<String, Object> resolved(String kind, Object use) {
         if (use instanceof String name) {
             return object(object(COMMON.get(kind)).get(name));
         }

@@ -11,7 +11,6 @@ import java.util.Objects;
 
 /** The claims of a gateway in memory. */
 final class ClaimBook {
-    private static final String APP = "default";
     private static final long LEASE_MS = 30_000;
     private static final long RETENTION_MS = 86_400_000L;
     private static final int RETRY_MS = 250;
@@ -72,11 +71,11 @@ final class ClaimBook {
                         });
     }
 
-    Answer claim(Map<?, ?> fields, long now) {
+    Answer claim(String app, Map<?, ?> fields, long now) {
         expire(now);
         String operation = (String) fields.get("operation");
         JsonText contents = JsonText.of(fields.get("contents"));
-        String id = Contents.globalId(APP, operation, contents);
+        String id = Contents.globalId(app, operation, contents);
         String mark =
                 fields.get("fingerprint") == null
                         ? null

@@ -6,6 +6,7 @@ import io.oncegate.client.OncegateClient;
 import io.oncegate.client.Options;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -19,7 +20,10 @@ public final class MemoryGateway implements Answerer {
     private static final int RETRY_MS = 20;
 
     private final ClaimBook claims = new ClaimBook();
-    private final LockBook locks = new LockBook();
+
+    /** The locks of each app. */
+    private final Map<String, LockBook> locks = new HashMap<>();
+
     private long advanced;
     private int failures;
     private boolean unavailable;
@@ -80,7 +84,13 @@ public final class MemoryGateway implements Answerer {
     }
 
     @Override
-    public synchronized Answer answer(String path, String body) throws InterruptedException {
+    public Answer answer(String path, String body) throws InterruptedException {
+        return answer(path, body, null);
+    }
+
+    @Override
+    public synchronized Answer answer(String path, String body, String credential)
+            throws InterruptedException {
         if (unavailable) {
             return null;
         }
@@ -89,14 +99,15 @@ public final class MemoryGateway implements Answerer {
             return Answers.problem(503, "store_unavailable", Map.of("retry_after_ms", RETRY_MS));
         }
         Map<?, ?> fields = body == null ? Map.of() : (Map<?, ?>) new JsonText(body).value();
-        return path.endsWith("/batch") ? batch(path, fields) : waited(path, fields);
+        String app = OncegateClient.appOf(credential);
+        return path.endsWith("/batch") ? batch(app, path, fields) : waited(app, path, fields);
     }
 
     /** Waits for an attempt in progress, by the time of the test's machine. */
-    private Answer waited(String path, Map<?, ?> fields) throws InterruptedException {
+    private Answer waited(String app, String path, Map<?, ?> fields) throws InterruptedException {
         long ends = System.nanoTime() + Answers.millis(fields.get("wait")) * 1_000_000;
         while (true) {
-            Answer answer = once(path, fields);
+            Answer answer = once(app, path, fields);
             long left = (ends - System.nanoTime()) / 1_000_000;
             boolean isBusy =
                     answer.status() == 409
@@ -110,17 +121,18 @@ public final class MemoryGateway implements Answerer {
         }
     }
 
-    private Answer once(String path, Map<?, ?> fields) {
+    private Answer once(String app, String path, Map<?, ?> fields) {
         String[] parts = path.substring(1).split("/");
         if (parts[1].equals("locks")) {
-            return locks.answer(parts, fields, nanoTime());
+            return locks.computeIfAbsent(app, none -> new LockBook())
+                    .answer(parts, fields, nanoTime());
         }
         return parts.length == 2
-                ? claims.claim(fields, nanoTime())
+                ? claims.claim(app, fields, nanoTime())
                 : claims.ofOne(parts, fields, nanoTime());
     }
 
-    private Answer batch(String path, Map<?, ?> fields) throws InterruptedException {
+    private Answer batch(String app, String path, Map<?, ?> fields) {
         List<Object> items = new ArrayList<>();
         for (Object each : (List<?>) fields.get("items")) {
             var item = (Map<?, ?>) each;
@@ -128,7 +140,7 @@ public final class MemoryGateway implements Answerer {
                     path.startsWith("/v1/claims")
                             ? "/v1/claims"
                             : "/v1/claims/" + item.get("global_id") + "/outcome";
-            Answer answer = once(own, item);
+            Answer answer = once(app, own, item);
             Map<Object, Object> members = new LinkedHashMap<>();
             ((Map<?, ?>) new JsonText(answer.body()).value()).forEach(members::put);
             members.put("status", answer.status());

@@ -46,6 +46,18 @@ class MemoryGatewayTest {
     }
 
     @Test
+    void eachCredentialHasTheOperationsAndLocksOfItsApp(MemoryGateway gateway) throws Exception {
+        for (String app : List.of("shop", "box-office")) {
+            String credential = app + ".c2VjcmV0X29mX3RoZV90ZXN0cw";
+            OncegateClient client = gateway.client(options -> options.credential(credential));
+            assertInstanceOf(Done.class, client.once("seat.book", SEAT, grant -> 17));
+            assertInstanceOf(Duplicate.class, client.once("seat.book", SEAT, grant -> 18));
+            client.lock("seat:12A").hold(Duration.ofMillis(1));
+        }
+        assertEquals(2, gateway.claims().size());
+    }
+
+    @Test
     void errorsWithoutEffectAndMarksSayWhatHappened(MemoryGateway gateway) throws Exception {
         try (OncegateClient client = gateway.client()) {
             var terms = Terms.NONE.releaseOn(List.of(IllegalArgumentException.class));
