@@ -16,6 +16,7 @@ import jakarta.servlet.http.HttpServlet;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 import org.springframework.http.HttpStatus;
@@ -92,6 +93,15 @@ class FilterRulesTest {
             assertThat(response.getHeaders().getFirst("Idempotent-Replayed")).isEqualTo(replayed);
         }
         assertThat(operations()).containsExactly("outer");
+    }
+
+    @Test
+    void aWaitIsAtMostAnHour() {
+        Idempotency<HttpServletRequest> rules = rules("shop.http");
+        rules.waitFor(Duration.ofHours(1));
+        assertThatThrownBy(() -> rules.waitFor(Duration.ofHours(1).plusMillis(1)))
+                .isInstanceOf(IllegalArgumentException.class)
+                .hasMessage("waitFor is PT1H0.001S: at most an hour");
     }
 
     private static Reply own(Problem problem) {

@@ -29,6 +29,7 @@ public final class Idempotency<R> {
     static final List<String> STORE = List.of("2xx", "301", "302", "303", "4xx");
     static final List<String> RELEASE =
             List.of("307", "308", "401", "403", "405", "407", "408", "413", "421", "425", "429");
+    private static final Duration WAIT_MAX = Duration.ofHours(1);
     private static final Set<String> SAFE =
             Set.of("GET", "HEAD", "OPTIONS", "TRACE", "CONNECT", "QUERY");
 
@@ -216,8 +217,11 @@ public final class Idempotency<R> {
         return with(copy -> copy.terms = terms.retention(retention));
     }
 
-    /** Sets the time that a repeat waits for a first request that still runs. */
+    /** Sets the time that a repeat waits for a first request that still runs; at most an hour. */
     public Idempotency<R> waitFor(Duration wait) {
+        if (wait.compareTo(WAIT_MAX) > 0) {
+            throw new IllegalArgumentException("waitFor is " + wait + ": at most an hour");
+        }
         return with(copy -> copy.terms = terms.waitFor(wait));
     }
 
