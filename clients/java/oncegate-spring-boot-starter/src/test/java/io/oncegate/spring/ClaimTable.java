@@ -14,7 +14,9 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
 
 /** A gateway that models the table of claims in memory, by operation and contents. */
 public final class ClaimTable implements AutoCloseable {
@@ -26,6 +28,8 @@ public final class ClaimTable implements AutoCloseable {
     private String traceparent;
     private int calls;
     private boolean refusesOutcomes;
+    private final CountDownLatch outcomeArrived = new CountDownLatch(1);
+    private volatile CountDownLatch held = new CountDownLatch(0);
 
     private static final class Claim {
         String attempt;
@@ -61,6 +65,10 @@ public final class ClaimTable implements AutoCloseable {
 
     private void handle(HttpExchange exchange) throws IOException {
         JsonNode body = JSON.readTree(exchange.getRequestBody());
+        if (exchange.getRequestURI().getPath().endsWith("/outcome")) {
+            outcomeArrived.countDown();
+            awaitRelease();
+        }
         ObjectNode answer = JSON.createObjectNode();
         int status;
         synchronized (this) {
@@ -137,8 +145,32 @@ public final class ClaimTable implements AutoCloseable {
         return 200;
     }
 
+    /** Answers no outcome until {@link #answerOutcomes}. */
+    public void holdOutcomes() {
+        held = new CountDownLatch(1);
+    }
+
+    public void answerOutcomes() {
+        held.countDown();
+    }
+
+    public void awaitOutcome() throws InterruptedException {
+        if (!outcomeArrived.await(20, TimeUnit.SECONDS)) {
+            throw new AssertionError("no outcome was reported");
+        }
+    }
+
+    private void awaitRelease() {
+        try {
+            held.await();
+        } catch (InterruptedException stopped) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
     @Override
     public void close() {
+        answerOutcomes();
         server.stop(0);
     }
 }

@@ -18,4 +18,12 @@ public interface RequestHead {
 
     /** Returns the values of the lines of a field, each character one byte; empty without any. */
     List<String> lines(String name);
+
+    /**
+     * Returns true if the declared length is that of a compressed body: the body is shorter or
+     * longer where a layer outside has decompressed it.
+     */
+    default boolean isCompressed() {
+        return !lines("Content-Encoding").isEmpty();
+    }
 }

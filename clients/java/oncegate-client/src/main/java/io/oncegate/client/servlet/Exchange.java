@@ -82,6 +82,13 @@ final class Exchange {
         request.setAttribute(CurrentGrant.ATTRIBUTE, run.grant());
     }
 
+    /** Says by which outage policy the claim was granted. */
+    void sayDegraded(HttpServletResponse response) {
+        if (run.grant().degraded() != null) {
+            response.setHeader("Oncegate-Degraded", run.grant().degraded());
+        }
+    }
+
     Run run() {
         return run;
     }

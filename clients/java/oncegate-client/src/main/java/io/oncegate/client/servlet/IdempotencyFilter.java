@@ -3,7 +3,6 @@ package io.oncegate.client.servlet;
 import io.oncegate.client.http.Answer;
 import io.oncegate.client.http.Engine;
 import io.oncegate.client.http.Idempotency;
-import io.oncegate.client.http.Run;
 import jakarta.servlet.DispatcherType;
 import jakarta.servlet.Filter;
 import jakarta.servlet.FilterChain;
@@ -117,11 +116,9 @@ public final class IdempotencyFilter implements Filter {
         }
         Answer claimed = claim(keyed, principal, head, body);
         if (claimed instanceof Answer.Granted granted) {
-            Run run = granted.run();
-            if (run.grant().degraded() != null) {
-                response.setHeader("Oncegate-Degraded", run.grant().degraded());
-            }
-            var exchange = new Exchange(run, body, response, engine.isStoppedWhenGone());
+            boolean stops = engine.isStoppedWhenGone();
+            var exchange = new Exchange(granted.run(), body, response, stops);
+            exchange.sayDegraded(response);
             exchange.attach(request);
             exchange.dispatch(request, response, chain);
         } else {

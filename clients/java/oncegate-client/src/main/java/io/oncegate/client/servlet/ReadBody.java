@@ -39,11 +39,13 @@ record ReadBody(byte[] bytes, ServletInputStream rest, Problem problem) {
         if (bytes.length > most) {
             return new ReadBody(bytes, in, Problem.bodyTooLarge(most));
         }
-        if (bytes.length == 0 && declared > 0) {
-            // An upload that is cut off throws; this one had ended before.
-            return notSeen("A layer before it has read the body, such as a parser of forms.");
+        if (bytes.length >= declared || new ServletHead(request).isCompressed()) {
+            return new ReadBody(bytes, null, null);
         }
-        return new ReadBody(bytes, null, bytes.length < declared ? Problem.incomplete() : null);
+        // An upload that is cut off throws; an empty one had ended before.
+        return bytes.length == 0
+                ? notSeen("A layer before it has read the body, such as a parser of forms.")
+                : new ReadBody(bytes, null, Problem.incomplete());
     }
 
     private static ReadBody notSeen(String why) {

@@ -120,6 +120,7 @@ final class RecordedResponse extends HttpServletResponseWrapper {
         writer = null;
         usesStream = false;
         super.reset();
+        exchange.sayDegraded((HttpServletResponse) getResponse());
     }
 
     @Override

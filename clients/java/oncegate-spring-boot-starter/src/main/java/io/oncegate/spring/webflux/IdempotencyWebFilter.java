@@ -162,13 +162,17 @@ public final class IdempotencyWebFilter implements WebFilter, SmartLifecycle {
                         bytes ->
                                 new Body(
                                         bytes,
-                                        bytes.length < declared ? Problem.incomplete() : null))
+                                        isCut(bytes, declared, head) ? Problem.incomplete() : null))
                 .onErrorResume(this::unreadable)
                 .flatMap(
                         body ->
                                 body.problem() == null
                                         ? claimed(keyed, who, head, body.bytes(), exchange, chain)
                                         : settle(engine.refuse(body.problem()), exchange, chain));
+    }
+
+    private static boolean isCut(byte[] bytes, long declared, ReactiveHead head) {
+        return bytes.length < declared && !head.isCompressed();
     }
 
     /** A body that was read, or the reason why it cannot be taken. */

@@ -116,7 +116,13 @@ final class RecordedHttpResponse extends ServerHttpResponseDecorator {
         Map<String, List<String>> handlers = HeaderLines.of(headers);
         Map<String, List<String>> all = new LinkedHashMap<>(HeaderLines.of(sent));
         List<Field> own = new ArrayList<>();
-        all.keySet().removeIf(name -> outer.containsKey(name) && !handlers.containsKey(name));
+        // The handler may remove the fields of outer layers, but not those of the filter.
+        all.keySet()
+                .removeIf(
+                        name ->
+                                outer.containsKey(name)
+                                        && !handlers.containsKey(name)
+                                        && !Run.isOwn(name));
         handlers.forEach(
                 (name, lines) -> {
                     if (lines.equals(outer.get(name)) || run.takes(name, lines, false)) {
@@ -153,7 +159,7 @@ final class RecordedHttpResponse extends ServerHttpResponseDecorator {
                             int code = status == null ? 200 : status.value();
                             return blocking(() -> run.answeredOutside(code));
                         });
-        // Nobody answers a caller that has disconnected.
+        // No layer answers a caller that has disconnected.
         run.grant().callerGone().thenRun(() -> blocking(run::broken).subscribe());
         return Mono.error(thrown);
     }
