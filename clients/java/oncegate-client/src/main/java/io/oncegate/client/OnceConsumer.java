@@ -23,7 +23,8 @@ public final class OnceConsumer<M> {
 
     /** A consumer that derives contents so. */
     public OnceConsumer(OncegateClient client, String operation, Function<M, ?> contents) {
-        this.client = client;
+        // The transaction of a broker around a listener looks the same as one of a database.
+        this.client = client.with(options -> options.insideTransaction(() -> false));
         this.operation = operation;
         this.contents = contents;
     }

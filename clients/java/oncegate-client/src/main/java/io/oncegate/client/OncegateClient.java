@@ -164,6 +164,7 @@ public final class OncegateClient implements AutoCloseable {
             Terms terms,
             Function<Grant, ? extends CompletionStage<T>> work) {
         requireWork(work);
+        refuseTransaction();
         return new AsyncRun<>(() -> claim(operation, contents, terms), context, work).start();
     }
 
@@ -173,9 +174,19 @@ public final class OncegateClient implements AutoCloseable {
         }
     }
 
+    private void refuseTransaction() {
+        if (context.options().insideTransaction.getAsBoolean()) {
+            throw new IllegalStateException(
+                    "The call is inside a transaction: a success reported before the commit would"
+                            + " stay after a rollback. Call it outside, and begin the transaction"
+                            + " in the work");
+        }
+    }
+
     /** Claims the operation. Settle or close a {@link Grant}: it is renewed until then. */
     public Claimed claim(String operation, Object contents, Terms terms)
             throws InterruptedException {
+        refuseTransaction();
         ClaimRequest request = ClaimRequest.of(context, operation, contents, terms);
         Claimed claimed =
                 Traces.<Claimed, RuntimeException>call(

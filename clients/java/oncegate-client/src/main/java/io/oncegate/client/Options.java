@@ -7,6 +7,7 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Objects;
 import java.util.function.BiFunction;
+import java.util.function.BooleanSupplier;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.LongSupplier;
@@ -36,6 +37,7 @@ public final class Options {
     Function<Object, String> resultWriter = Json::write;
     BiFunction<JsonText, Type, Object> resultReader = PlainResults::read;
     Supplier<String> traceparent = Traces.current();
+    BooleanSupplier insideTransaction = () -> false;
     LongSupplier nanoTime = System::nanoTime;
     Answerer answerer;
 
@@ -71,6 +73,7 @@ public final class Options {
         resultWriter = other.resultWriter;
         resultReader = other.resultReader;
         traceparent = other.traceparent;
+        insideTransaction = other.insideTransaction;
         nanoTime = other.nanoTime;
         answerer = other.answerer;
     }
@@ -208,6 +211,16 @@ public final class Options {
      */
     public Options traceparent(Supplier<String> source) {
         return with(copy -> copy.traceparent = source);
+    }
+
+    /**
+     * Sets what says that the calling thread is inside a transaction: {@code once}, {@code
+     * onceAsync} and {@code claim} throw {@link IllegalStateException} there, since a success that
+     * is reported before the commit would stay after a rollback. The starter sets the transactions
+     * of Spring. {@code () -> false} allows them, for who reports from an outbox.
+     */
+    public Options insideTransaction(BooleanSupplier inside) {
+        return with(copy -> copy.insideTransaction = Objects.requireNonNull(inside, "inside"));
     }
 
     /** Replaces the gateways, in tests. */

@@ -29,8 +29,6 @@ import org.springframework.aop.support.StaticMethodMatcherPointcutAdvisor;
 import org.springframework.beans.factory.SmartInitializingSingleton;
 import org.springframework.core.Ordered;
 import org.springframework.core.annotation.AnnotatedElementUtils;
-import org.springframework.transaction.support.TransactionSynchronizationManager;
-import org.springframework.util.ClassUtils;
 
 /**
  * Runs methods with {@link Once}, also where the annotation is on the method of an interface. It
@@ -39,10 +37,6 @@ import org.springframework.util.ClassUtils;
 public class OnceAspect extends StaticMethodMatcherPointcutAdvisor
         implements MethodInterceptor, SmartInitializingSingleton {
     private static final long serialVersionUID = 1;
-    private static final boolean TRANSACTIONS =
-            ClassUtils.isPresent(
-                    "org.springframework.transaction.support.TransactionSynchronizationManager",
-                    OnceAspect.class.getClassLoader());
 
     private final transient Supplier<OncegateClient> client;
     private final transient UnsettledReports reports;
@@ -132,7 +126,7 @@ public class OnceAspect extends StaticMethodMatcherPointcutAdvisor
     }
 
     private static void refuseTransaction(OnceMethod method) {
-        if (TRANSACTIONS && TransactionSynchronizationManager.isActualTransactionActive()) {
+        if (Transactions.isInside()) {
             throw new IllegalStateException(
                     "@Once on "
                             + method.method()

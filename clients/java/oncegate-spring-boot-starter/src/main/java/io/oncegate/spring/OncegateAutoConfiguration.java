@@ -50,7 +50,8 @@ public class OncegateAutoConfiguration {
                         .timeout(properties.timeout())
                         .claimWithin(properties.claimWithin())
                         .settleWithin(properties.settleWithin())
-                        .onUnavailable(properties.onUnavailable());
+                        .onUnavailable(properties.onUnavailable())
+                        .insideTransaction(Transactions::isInside);
         ResultMapper mapper = mappers.getIfAvailable();
         if (mapper != null) {
             options =
