@@ -50,8 +50,9 @@ enum Filtered {
                                 throws IOException {
                             byte[] read = request.getInputStream().readAllBytes();
                             service.bodies.add(new String(read, StandardCharsets.UTF_8));
-                            // What was set before the handler is cleared too.
-                            response.reset();
+                            if (service.clears) {
+                                response.reset();
+                            }
                             response.setStatus(201);
                             response.getOutputStream().write(read);
                         }
@@ -108,11 +109,19 @@ enum Filtered {
     static final class Service {
         private final OncegateClient client;
         private final boolean unzips;
+        private final boolean clears;
         private final List<String> bodies = new ArrayList<>();
 
-        Service(OncegateClient client, boolean unzips) {
+        /**
+         * A service.
+         *
+         * @param unzips a layer outside of the filter decompresses requests
+         * @param clears the handler clears the fields that were set before it
+         */
+        Service(OncegateClient client, boolean unzips, boolean clears) {
             this.client = client;
             this.unzips = unzips;
+            this.clears = clears;
         }
 
         /** Returns the bodies with which the handler has run. */
@@ -189,7 +198,9 @@ enum Filtered {
 
     private static Mono<Void> echo(Service service, ServerWebExchange exchange) {
         HttpHeaders headers = exchange.getResponse().getHeaders();
-        headers.clear();
+        if (service.clears) {
+            headers.clear();
+        }
         exchange.getResponse().setStatusCode(HttpStatus.CREATED);
         return DataBufferUtils.join(exchange.getRequest().getBody())
                 .map(body -> body.toString(StandardCharsets.UTF_8))

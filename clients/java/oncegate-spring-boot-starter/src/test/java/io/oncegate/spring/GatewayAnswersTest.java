@@ -56,15 +56,17 @@ class GatewayAnswersTest {
         return Stream.of(Filtered.values())
                 .flatMap(
                         filter ->
-                                Stream.of("local", "fail_open")
-                                        .map(policy -> Arguments.of(filter, policy)));
+                                Stream.of(
+                                        Arguments.of(filter, "local", false),
+                                        Arguments.of(filter, "fail_open", false),
+                                        Arguments.of(filter, "fail_open", true)));
     }
 
     @ParameterizedTest
     @MethodSource("policies")
-    void responsesNameThePolicyThatAnsweredTheClaim(Filtered filter, String policy)
+    void responsesNameThePolicyThatAnsweredTheClaim(Filtered filter, String policy, boolean clears)
             throws Exception {
-        var service = new Service(client("degraded", policy), false);
+        var service = new Service(client("degraded", policy), false, clears);
         Answer first = filter.post(service, "k-1", NOTHING);
         assertThat(first).isEqualTo(new Answer(201, policy, null, ""));
         Answer second = filter.post(service, "k-1", NOTHING);
@@ -75,7 +77,7 @@ class GatewayAnswersTest {
     @ParameterizedTest
     @EnumSource(Filtered.class)
     void responsesOfAGatewayWithItsStoreNameNoPolicy(Filtered filter) throws Exception {
-        var service = new Service(client("degraded", null), false);
+        var service = new Service(client("degraded", null), false, false);
         assertThat(filter.post(service, "k-1", NOTHING).degraded()).isNull();
         assertThat(filter.post(service, "k-1", NOTHING).degraded()).isNull();
     }
@@ -84,7 +86,7 @@ class GatewayAnswersTest {
     @EnumSource(Filtered.class)
     void aGrantOfAnotherIdentityIsReleasedAndNothingRuns(Filtered filter) throws Exception {
         String other = "0".repeat(32);
-        var service = new Service(client("global_id", other), false);
+        var service = new Service(client("global_id", other), false, false);
         Answer answer = filter.post(service, "k-1", NOTHING);
         assertThat(answer.status()).isEqualTo(500);
         assertThat(read(answer.body()).get("code").asText()).isEqualTo("identity_differs");

@@ -24,7 +24,7 @@ import org.springframework.boot.web.server.WebServer;
 /** Bodies with {@code Content-Encoding: gzip} that a layer outside of the filters decompresses. */
 class UnzippedTest {
     private final MemoryGateway gateway = new MemoryGateway();
-    private final Service service = new Service(gateway.client(), true);
+    private final Service service = new Service(gateway.client(), true, false);
 
     /** Bodies that are shorter and longer than their compressed form, or empty. */
     static Stream<Arguments> bodies() {
