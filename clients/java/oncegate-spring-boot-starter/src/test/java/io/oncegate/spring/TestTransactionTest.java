@@ -171,7 +171,9 @@ class TestTransactionTest {
     }
 
     private void assertRefused() {
-        assertThatThrownBy(() -> shop.submit("A-1")).hasMessageContaining("inside a transaction");
+        assertThatThrownBy(() -> shop.submit("A-1"))
+                .hasMessageStartingWith("@Once on")
+                .hasMessageContaining("inside a transaction");
         assertThatThrownBy(() -> client.once("order.pay", "A-1", grant -> 1))
                 .isInstanceOf(IllegalStateException.class)
                 .hasMessageContaining("inside a transaction");
