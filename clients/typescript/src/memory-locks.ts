@@ -55,11 +55,11 @@ export class MemoryLocks {
     if (!lock || !hold) return problem(409, "not_held");
     if (call === "renewal") {
       hold.ends = this.now() + (span({ lease: body.lease }, "lease") ?? hold.leaseMs);
-      return { status: 200, fields: { lease_ms: Math.round(hold.ends - this.now()) } };
+      return { status: 200, fields: { name, lease_ms: Math.round(hold.ends - this.now()) } };
     }
     lock.holds = lock.holds.filter((each) => each !== hold);
     this.follow(name, lock);
-    return { status: 200, fields: { holds: lock.holds.filter(({ owner }) => isOf(hold, owner)).length } };
+    return { status: 200, fields: { name, holds: lock.holds.filter(({ owner }) => isOf(hold, owner)).length } };
   }
 
   private async acquire(name: string, body: Body): Promise<Answer> {

@@ -3,6 +3,8 @@
 import net from "node:net";
 import { setTimeout as pause } from "node:timers/promises";
 
+import type { MemoryGateway } from "../src/testing.js";
+
 // biome-ignore lint/suspicious/noExplicitAny: vectors are any JSON.
 export type Any = any;
 
@@ -173,4 +175,14 @@ function use(table: Any, value: Any): Any {
   if (!value.use) return value;
   const base = table[value.use];
   return { ...base, ...value, body: { ...base.body, ...value.body }, headers: { ...base.headers, ...value.headers } };
+}
+
+/** Lets a gateway in memory answer claims by an outage policy, until `policy` is null. */
+export function answersBy(gateway: MemoryGateway, policy: () => string | null): void {
+  const call = (gateway as Any).call.bind(gateway);
+  (gateway as Any).call = async (app: string, request: Any) => {
+    const answer = await call(app, request);
+    if (request.path === "/v1/claims") answer.fields = { ...answer.fields, degraded: policy() };
+    return answer;
+  };
 }

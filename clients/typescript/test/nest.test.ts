@@ -28,7 +28,7 @@ import { afterEach, describe, test } from "vitest";
 import { current, Unavailable } from "../src/index.js";
 import { Idempotent, OncegateModule } from "../src/nest.js";
 import { MemoryGateway } from "../src/testing.js";
-import type { Any } from "./gateway.js";
+import { type Any, answersBy } from "./gateway.js";
 
 class StockError extends Error {}
 class StockFilter {
@@ -134,6 +134,19 @@ for (const [platform, adapter] of Object.entries({
       for (let time = 0; time < 2; time++) {
         const answer = await post("k-1");
         assert.deepEqual([answer.headers.get("content-type"), await answer.text()], ["text/csv", "a,1"]);
+      }
+    });
+
+    test("a response under a claim of an outage policy says so", async () => {
+      for (const policy of ["local", "fail_open"]) {
+        for (const body of [() => ({ done: true }), () => new StreamableFile(Readable.from([Buffer.from("a,")]))]) {
+          const { post, gateway } = await start(body);
+          answersBy(gateway, () => policy);
+          for (const replayed of [null, "true"]) {
+            const { headers } = await post("k-1");
+            assert.deepEqual([headers.get("oncegate-degraded"), headers.get("idempotent-replayed")], [policy, replayed]);
+          }
+        }
       }
     });
 
