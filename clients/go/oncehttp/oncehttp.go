@@ -41,7 +41,8 @@ type Config struct {
 	On5xx string
 	// ReleaseOn names errors of handlers that had no effect, in addition to oncegate.ErrNothingHappened: returned ones of gin and echo, and values of panics.
 	ReleaseOn func(error) bool
-	// Lease, Retention and Wait are the terms of the claims. A caller may ask for another wait with Prefer: wait=10, up to 20 seconds or Wait.
+	// Lease, Retention and Wait are the terms of the claims. A caller may ask for another wait with Prefer: wait=10, up to 20 seconds or Wait, which is
+	// at most an hour.
 	Lease, Retention, Wait time.Duration
 	// BodyBytes limits the body of a request with a key. Default 1 MiB.
 	BodyBytes int64

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -243,6 +244,9 @@ def test_a_replay_is_filtered_as_if_it_came_now() -> None:
         ({"on_5xx": "retry"}, "on_5xx is one of"),
         ({"nothing_happened": "StockError"}, "tuple of exception classes"),
         ({"lease": "soon"}, "lease is a duration"),
+        ({"wait": "2h"}, "wait is at most an hour"),
+        ({"wait": 3600.5}, "wait is at most an hour"),
+        ({"wait": timedelta(days=1)}, "wait is at most an hour"),
         ({"exchange_max": -1}, "exchange_max is a duration"),
         ({"claim_within": True}, "claim_within is a duration"),
         ({"body_bytes": 0}, "body_bytes is a number"),
@@ -255,6 +259,11 @@ def test_a_replay_is_filtered_as_if_it_came_now() -> None:
 def test_a_wrong_option_fails_when_the_rules_are_made(options: dict[str, Any], says: str) -> None:
     with pytest.raises((ValueError, TypeError), match=says):
         Rules(**{"operation": "o", "principal": shared_keys, **options})
+
+
+def test_a_wait_of_an_hour_is_not_too_long() -> None:
+    for wait in ("1h", "3600s", 3600, timedelta(hours=1)):
+        Rules(operation="o", principal=shared_keys, wait=wait)
 
 
 def test_durations_are_numbers_texts_or_timedeltas() -> None:

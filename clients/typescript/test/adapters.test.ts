@@ -756,6 +756,8 @@ const WRONG: [Any, RegExp][] = [
   [{ lease: 30 }, /lease is a duration/],
   [{ retention: "never" }, /retention is a duration/],
   [{ wait: "5" }, /wait is a duration/],
+  [{ wait: "2h" }, /wait is at most an hour/],
+  [{ waitMs: 3_600_001 }, /waitMs is at most an hour/],
   [{ exchangeMaxMs: 0 }, /exchangeMaxMs is a number/],
   [{ claimWithin: "soon" }, /claimWithin is a duration/],
   [{ bodyBytes: "1MiB" }, /bodyBytes is a number/],
@@ -766,6 +768,10 @@ const WRONG: [Any, RegExp][] = [
   [{ observe: "yes" }, /observe is true or false/],
   [{ leese: "1s" }, /have no leese/],
 ];
+test("a wait of an hour is not too long", () => {
+  for (const make of [onExpress, onKoa] as Any[])
+    for (const wait of [{ wait: "60m" }, { waitMs: 3_600_000 }]) make(orders(new MemoryGateway(), wait));
+});
 for (const [more, message] of WRONG) {
   test(`refused when the middleware is made: ${JSON.stringify(more)}`, () => {
     for (const make of [onExpress, onKoa] as Any[])

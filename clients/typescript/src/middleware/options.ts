@@ -43,7 +43,7 @@ export interface IdempotencyOptions<Request> {
   /** Time for which the key blocks, such as `24h`. */
   retention?: string;
   retentionMs?: number;
-  /** Longest time that a repeat waits for the response of the first. `Prefer: wait=5` of the caller comes before it. */
+  /** Longest time that a repeat waits for the response of the first, at most `1h`. `Prefer: wait=5` of the caller comes before it. */
   wait?: string;
   waitMs?: number;
   /** The longest body of a request. Default: 1 MiB. */
@@ -75,6 +75,8 @@ export interface IdempotencyOptions<Request> {
   enabled?: boolean;
 }
 
+/** Of a repeat, whose caller holds a connection for it. */
+const WAIT_MS_MAX = 3_600_000;
 const SPANS = ["lease", "retention", "wait", "exchangeMax", "claimWithin", "settleWithin"];
 const NAMES = [
   ...[
@@ -140,7 +142,9 @@ export function rulesOf<Request>(options: IdempotencyOptions<Request>): Rules<Re
   const { claimWithin, claimWithinMs, settleWithin, settleWithinMs, onUnavailable } = given;
   const limited = client.with({ claimWithin, claimWithinMs, settleWithin, settleWithinMs, onUnavailable });
   // The client takes them for each claim: a wrong one is found here.
-  for (const name of ["lease", "wait"] as const) span(given, name);
+  span(given, "lease");
+  if ((span(given, "wait") ?? 0) > WAIT_MS_MAX)
+    throw new TypeError(`${given.wait === undefined ? "waitMs" : "wait"} is at most an hour, such as wait: "10s"`);
   if (given.retention !== "forever") span(given, "retention");
   const leaseMs = span(given, "lease");
   return {

@@ -14,6 +14,8 @@ from .problems import Problem
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "CONNECT", "QUERY"})
 STORE = ("2xx", "301", "302", "303", "4xx")
 RELEASE = ("307", "308", "401", "403", "405", "407", "408", "413", "421", "425", "429")
+#: Of a repeat, whose caller holds a connection for it.
+WAIT_SECONDS_MAX = 3600
 Meaning = Literal["unknown", "store", "release"]
 
 
@@ -46,7 +48,7 @@ class Rules:
     nothing_happened: tuple[type[BaseException], ...] = ()
     lease: options.Duration | None = None
     retention: options.Duration | None = None
-    #: How long a repeat waits while the first request is running; its field `Prefer: wait=…` comes first.
+    #: How long a repeat waits while the first request is running, at most an hour; its field `Prefer: wait=…` comes first.
     wait: options.Duration | None = None
     body_bytes: int = 1024 * 1024
     response_bytes: int = 45 * 1024
@@ -84,6 +86,8 @@ class Rules:
         for name in ("lease", "wait", "claim_within", "settle_within", "exchange_max"):
             options.duration(name, getattr(self, name))
         options.duration("retention", self.retention, forever=True)
+        if (options.duration_in_seconds(self.wait) or 0) > WAIT_SECONDS_MAX:
+            raise ValueError(f"wait is at most an hour, such as wait='10s'; got {self.wait!r}")
         for name in ("body_bytes", "response_bytes"):
             if isinstance(getattr(self, name), bool) or not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ValueError(f"{name} is a number of bytes from 1, got {getattr(self, name)!r}")
