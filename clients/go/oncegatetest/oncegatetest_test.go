@@ -102,7 +102,6 @@ func readJSON(t *testing.T, name string, into any) {
 	}
 }
 
-// used returns a request or an answer by its name, and false for others.
 // merged returns a request by its name, or one that `use` names with another result.
 func merged(table map[string]object, value any) (object, bool) {
 	other, isObject := value.(object)
@@ -119,6 +118,7 @@ func merged(table map[string]object, value any) (object, bool) {
 	return request, true
 }
 
+// used returns a request or an answer by its name, and false for others.
 func used(table map[string]object, value any) (object, bool) {
 	name, _ := value.(string)
 	if name == "" {
