@@ -232,6 +232,9 @@ def wsgi() -> Any:
 
 def asgi() -> Any:
     LACKS.append("late")
+    # The first version that listens for the disconnect of a caller.
+    if django.VERSION < (5, 0):
+        LACKS.extend(["gone", "stops"])
     from django.core.asgi import get_asgi_application
 
     from oncegate.contrib.django import draining
