@@ -284,6 +284,7 @@ class Case:
 
     def later(self, begin, index, request):
         time.sleep(max(0.0, begin + request["at_ms"] / 1000 * self.stretch - time.monotonic()))
+        self.await_runs(request.get("after_runs", 0))
         self.guarded(index, request)
 
     def guarded(self, index, request):
