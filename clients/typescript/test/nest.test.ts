@@ -137,7 +137,7 @@ for (const [platform, adapter] of Object.entries({
       }
     });
 
-    test("a response under a claim of an outage policy says so", async () => {
+    test("a degraded grant is named in the response", async () => {
       for (const policy of ["local", "fail_open"]) {
         for (const body of [() => ({ done: true }), () => new StreamableFile(Readable.from([Buffer.from("a,")]))]) {
           const { post, gateway } = await start(body);
