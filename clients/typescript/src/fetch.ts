@@ -41,8 +41,8 @@ export function idempotentFetch(options: SendOptions = {}): typeof fetch {
   check(options);
   return async (input, init) => {
     const request = new Request(input, init);
-    if (SAFE.includes(request.method)) return (options.fetch ?? fetch)(request);
-    return operation(request, {}, options).send(request.signal);
+    if (SAFE.includes(request.method)) return (options.fetch ?? fetch)(input, init);
+    return holding(input, operation(request, {}, options).send(request.signal));
   };
 }
 
@@ -56,9 +56,22 @@ export function operation(input: Parameters<typeof fetch>[0], init: RequestInit 
   const send = async (signal?: AbortSignal) => {
     // Read once: a form has another boundary each time it is written.
     body ??= request.blob();
-    return sendUntilAnswered(request, await body, signal ?? init.signal ?? undefined, options);
+    return holding([input, request], sendUntilAnswered(request, await body, signal ?? request.signal, options));
   };
   return { key, send };
+}
+
+const held = new Set<unknown>();
+
+/** Node.js forgets the signal of a request that only its signal refers to: what is aborted later would go on. So requests are kept here. */
+async function holding<Result>(requests: unknown, sending: Promise<Result>): Promise<Result> {
+  const entry = { requests };
+  held.add(entry);
+  try {
+    return await sending;
+  } finally {
+    held.delete(entry);
+  }
 }
 
 async function sendUntilAnswered(
@@ -101,7 +114,8 @@ async function sendOnce(
     const init: RequestInit = { signal: abort.signal };
     // A body without bytes is one, too. A blob can be read again, also by `fetch` itself for a redirect.
     if (request.bodyUsed) init.body = body;
-    return await send(new Request(request, init));
+    const sent = new Request(request, init);
+    return await holding(sent, send(sent));
   } catch (error) {
     return error instanceof Error ? error : new Error(String(error));
   } finally {

@@ -8,6 +8,8 @@ import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 
 import express from "express";
 import { afterEach, describe, test } from "vitest";
@@ -154,6 +156,45 @@ test("time limits and aborts end it, with their reasons", async () => {
   await assert.rejects(sending, /the user has left/);
   await assert.rejects(async () => idempotentFetch({ within: "5s" } as Any), /have no within/);
   await assert.rejects(async () => idempotentFetch({ timeoutMs: 0 }), /timeoutMs is a number/);
+});
+
+describe("while Node.js collects what is not referred to", () => {
+  setFlagsFromString("--expose-gc");
+  const collect = runInNewContext("gc") as () => void;
+  const collecting = async <Result>(sending: Promise<Result>) => {
+    const timer = setInterval(collect, 10);
+    return sending.finally(() => clearInterval(timer));
+  };
+
+  test("a time limit ends a try", async () => {
+    const { url, seen } = await serve(() => undefined);
+    const sending = idempotentFetch({ withinMs: 2000, timeoutMs: 300 })(url, { method: "POST" });
+    await collecting(assert.rejects(sending, /no answer within/));
+    assert.ok(seen.length > 1);
+  });
+
+  const REQUESTS: Record<string, (url: string, init: RequestInit) => Promise<Response>> = {
+    options: (url, init) => idempotentFetch()(url, init),
+    "a request": (url, init) => idempotentFetch()(new Request(url, init)),
+    "an operation": (url, init) => operation(url, init).send(),
+    "a request of an operation": (url, init) => operation(new Request(url, init)).send(),
+    "a safe request": (url, init) => idempotentFetch()(url, { ...init, method: "GET" }),
+  };
+  for (const [name, send] of Object.entries(REQUESTS)) {
+    test(`an abort ends it: ${name}`, async () => {
+      const { url, seen } = await serve(() => undefined);
+      const abort = new AbortController();
+      const sending = send(url, { method: "POST", signal: abort.signal });
+      const aborted = assert.rejects(sending, /the user has left/);
+      while (seen.length === 0) await pause(5);
+      for (let times = 0; times < 5; times++) {
+        collect();
+        await pause(5);
+      }
+      abort.abort(new Error("the user has left"));
+      await aborted;
+    });
+  }
 });
 
 /** A network that loses the reply of the first try at each operation, and the request of the second one. */
