@@ -64,9 +64,10 @@ fn show(summary: &Value, out: &mut impl Out) -> anyhow::Result<()> {
 
 /// Returns the claim calls per second by their answer, and their times.
 fn claim_calls(summary: &Value) -> String {
-    let rates = summary["rates"].as_object().into_iter().flatten();
-    let rates = rates.filter_map(|(name, rate)| Some((name, rate.as_f64().filter(|rate| *rate > 0.0)?)));
-    let mut parts: Vec<_> = rates.map(|(name, rate)| format!("{} {rate:.1}/s", output::escaped(name))).collect();
+    let rates = ["granted", "duplicate", "mismatch", "observed", "refused", "degraded"];
+    let rates =
+        rates.iter().filter_map(|name| Some((name, summary["rates"][name].as_f64().filter(|rate| *rate > 0.0)?)));
+    let mut parts: Vec<_> = rates.map(|(name, rate)| format!("{name} {rate:.1}/s")).collect();
     let times =
         [("p50", "p50_ms"), ("p99", "p99_ms")].map(|(name, member)| (name, summary["latencies"][member].as_f64()));
     parts.extend(times.iter().filter_map(|(name, time)| time.map(|time| format!("{name} at most {time:.1} ms"))));
