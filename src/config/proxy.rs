@@ -313,8 +313,6 @@ fn path_problems(route: &RouteOptions) -> Vec<String> {
 
 /// Reports whether an earlier route takes all requests of a later one. Compares the patterns, not the paths that they match.
 fn shadows(earlier: &RouteOptions, later: &RouteOptions) -> bool {
-    let hosts = earlier.hosts.is_empty()
-        || !later.hosts.is_empty() && later.hosts.iter().all(|host| earlier.hosts.contains(host));
     let methods = later.methods.iter().all(|method| earlier.methods.contains(method));
     let path = earlier.path == later.path
         || earlier.matcher().is_ok_and(|matcher| {
@@ -322,5 +320,5 @@ fn shadows(earlier: &RouteOptions, later: &RouteOptions) -> bool {
             let sample = later.path.replace(['{', '}'], "").replace('*', "");
             matcher.at(&sample).is_ok()
         }) && later.path.contains('{') <= earlier.path.contains("{*");
-    hosts && methods && path
+    earlier.has_hosts_of(later) && methods && path
 }

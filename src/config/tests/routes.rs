@@ -71,3 +71,19 @@ fn the_memory_for_bodies_has_room_for_the_longest_stored_response() {
     let refused = super::file(&with("response_bytes = \"1MiB\"\n")).refused();
     assert!(refused.contains("too little for the longest body, 1048576 by limits.body_bytes or the response_bytes"));
 }
+
+#[test]
+fn a_route_behind_one_that_takes_its_requests_is_refused_in_any_spelling_of_its_host() {
+    let two = |first: &str, second: &str| {
+        let second =
+            route("/v1/orders", &format!("hosts = [{second:?}]\n")).replace("name = \"orders\"", "name = \"later\"");
+        let (_, second) = second.split_once("[[proxy.routes]]").expect("a route");
+        route("/v1/orders", &format!("hosts = [{first:?}]\n")) + "[[proxy.routes]]" + second
+    };
+    for (first, second) in [("a.example", "A.Example."), ("A.EXAMPLE", "a.example"), ("[::1]", "[0:0:0:0:0:0:0:1]")] {
+        let refused = super::file(&two(first, second)).refused();
+        assert!(refused.contains("the earlier route `orders` takes all its requests"), "{first} {second}: {refused}");
+    }
+    let loaded = super::file(&two("a.example", "b.example")).load();
+    assert!(loaded.is_ok(), "{:?}", loaded.err());
+}

@@ -161,6 +161,12 @@ impl RouteOptions {
         self.hosts.is_empty() || self.hosts.iter().any(is_own)
     }
 
+    /// Reports whether all hosts of another route are its own, in any spelling.
+    pub fn has_hosts_of(&self, other: &Self) -> bool {
+        let is_own = |host: &String| self.has_host(&target::plain_host(host));
+        self.hosts.is_empty() || !other.hosts.is_empty() && other.hosts.iter().all(is_own)
+    }
+
     /// Returns the meaning of a response with this status.
     pub(crate) fn meaning(&self, status: StatusCode) -> Meaning {
         let on_5xx = self.on_5xx.unwrap_or_else(|| self.dialect.on_5xx());
