@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
 import socket
 import threading
@@ -116,6 +117,39 @@ def test_a_storm_of_clicks_is_one_run() -> None:
     assert app.runs == 1
     assert {(each.status_code, each.text) for each in responses} == {(201, "run 1: one")}
     assert sum(map(replayed, responses)) == 23
+
+
+class Unzipping:
+    """A layer that decompresses bodies, and leaves their fields as they came."""
+
+    def __init__(self, app: Any):
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        messages = [{"type": "http.request", "body": gzip.decompress(await request.body())}]
+
+        async def plain() -> Any:
+            return messages.pop() if messages else await receive()
+
+        await self.app(scope, plain, send)
+
+
+@pytest.mark.parametrize("text", [b"", b"one", b"one" * 1000])
+def test_a_body_that_a_layer_outside_has_decompressed_is_whole(text: bytes) -> None:
+    app, key = App(), uuid4().hex
+    made = service(app)
+    made.add_middleware(Unzipping)
+    encoded = {"Content-Encoding": "gzip"}
+    with serving(made) as server:
+        first = post(server, key=key, body=gzip.compress(text, 1), **encoded)
+        assert (first.status_code, first.text) == (201, f"run 1: {text.decode()}")
+        assert replayed(post(server, key=key, body=gzip.compress(text, 9), **encoded))
+        assert post(server, key=key, body=gzip.compress(text + b"!"), **encoded).status_code == 422
+    assert app.runs == 1
 
 
 def test_one_key_at_two_mount_points_is_a_mismatch() -> None:
