@@ -5,6 +5,7 @@ use serde::Deserialize;
 
 use super::context::Context;
 use super::parts::{health, path, table};
+use super::prose::Prose;
 use super::texts::{EngineText, Text, Texts};
 use super::times;
 use super::untrusted::Untrusted;
@@ -120,7 +121,7 @@ impl Engine {
 }
 
 impl Capabilities {
-    fn words(&self, t: Texts) -> String {
+    fn words(&self, t: Texts) -> Prose<'static> {
         let all = [
             (self.strict_fence, EngineText::StrictFence),
             (self.durable, EngineText::Durable),
@@ -130,7 +131,7 @@ impl Capabilities {
         ];
         let words: Vec<_> =
             all.into_iter().filter(|(has, _)| *has).map(|(_, word)| t.of(Text::OfEngine(word)).to_string()).collect();
-        if words.is_empty() { t.of(Text::OfEngine(EngineText::None)).to_string() } else { words.join(" · ") }
+        if words.is_empty() { t.of(Text::OfEngine(EngineText::None)) } else { Prose::of(words.join(" · ")) }
     }
 }
 

@@ -38,7 +38,7 @@ pub(super) fn english(text: EngineText<'_>) -> Cow<'static, str> {
         EngineText::StrictFence => "fences always rise".into(),
         EngineText::Durable => "survives a crash of the store".into(),
         EngineText::Shared => "several gateways can share it".into(),
-        EngineText::Forever => "keeps for ever".into(),
+        EngineText::Forever => "retention `forever`".into(),
         EngineText::Lists => "lists claims".into(),
         EngineText::Shard(number) => format!("shard {number}").into(),
         EngineText::Past(count) => format!("Changes of breakers since the start: {count}").into(),
