@@ -46,7 +46,7 @@ async fn either_secret_is_accepted_and_all_others_get_the_same_response() {
         format!("Bearer bank.eu.{OLD}"),
         format!("Bearer bank.{OTHER}"),
         format!("Bearer eu.{OTHER}"),
-        format!("Bearer nobody.{OLD}"),
+        format!("Bearer unknown.{OLD}"),
         format!("Bearer gone.{OLD}"),
         format!("Bearer shop.{OLD}x"),
         format!("Bearer shop.{}", digest(OLD)),

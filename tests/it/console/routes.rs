@@ -52,7 +52,7 @@ async fn only_listed_methods_answer_and_only_to_those_who_have_the_role() {
                 Some(_) if method == "POST" => 401,
                 Some(_) => 303,
             };
-            assert_eq!(answer.status, expected, "nobody: {method} {address}");
+            assert_eq!(answer.status, expected, "no session: {method} {address}");
         }
         for (rank, role) in ROLES.iter().enumerate() {
             let browser = Browser::signed_in(&gateway, role).await;
@@ -101,7 +101,7 @@ async fn the_sign_in_the_streams_and_the_files_take_their_methods_only() {
                 ("/console/sign-out", _) => &[303, 401, 403],
                 _ => &[200],
             };
-            assert!(expected.contains(&answer.status), "nobody: {method} {path}: {}", answer.status);
+            assert!(expected.contains(&answer.status), "no session: {method} {path}: {}", answer.status);
             if (path, method) == ("/console/live", "GET") {
                 assert_eq!(answer.text, "data: ended\n\n", "a stream of no session");
             }

@@ -49,7 +49,6 @@ struct Guard {
     opened_at: Duration,
     meter: Meter,
     metrics: BreakerMetrics,
-    changes: Changes,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
 }
@@ -68,6 +67,8 @@ struct Shard {
     is_down: AtomicBool,
     /// The reason of the first of these calls in a row.
     why_down: Mutex<Option<String>>,
+    /// When its breaker opened and closed.
+    changes: Changes,
 }
 
 impl CallGuard {
@@ -88,7 +89,6 @@ impl CallGuard {
             opened_at: clock.monotonic(),
             meter: Meter::new(name),
             metrics: BreakerMetrics::new(name),
-            changes: Changes::default(),
             clock,
             entropy,
         }))
@@ -102,7 +102,7 @@ impl CallGuard {
 
     /// Returns when its breakers opened and closed, the newest first.
     pub fn breaker_changes(&self) -> Vec<BreakerChange> {
-        self.0.changes.newest()
+        changes::newest(self.0.shards.iter().map(|(_, shard)| &shard.changes))
     }
 
     /// Returns the last call that the store has refused, if that was within the last minute.
@@ -233,7 +233,7 @@ impl Guard {
             }
         }
         let reason = (state == BreakerState::Open).then(|| self.why_down(shard)).flatten();
-        self.changes.add(BreakerChange { at: self.clock.wall(), shard: number, state, reason });
+        self.shards.get(shard).changes.add(BreakerChange { at: self.clock.wall(), shard: number, state, reason });
         self.meter.breaker(shard, state);
         self.metrics.set_state(self.worst_breaker().0 as u8);
         if state == BreakerState::Open {

@@ -225,7 +225,7 @@ mod tests {
         let registry = Registry::of([app("shop", &[OLD]), App { disabled: true, ..app("gone", &[NEW]) }]);
         let wrong = [
             format!("Bearer shop.{NEW}"),
-            format!("Bearer nobody.{OLD}"),
+            format!("Bearer unknown.{OLD}"),
             format!("Bearer gone.{OLD}"),
             format!("Basic shop.{OLD}"),
             format!("shop.{OLD}"),

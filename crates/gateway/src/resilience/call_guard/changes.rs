@@ -1,5 +1,6 @@
 //! The newest outages that the breakers of an engine have seen, for operators.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
@@ -7,7 +8,7 @@ use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::breaker::BreakerState;
 use serde::Serialize;
 
-/// Changes that are kept for an engine.
+/// Changes that are kept for a shard, and shown of an engine.
 const KEPT: usize = 16;
 
 /// Longest reason, in bytes.
@@ -26,7 +27,7 @@ pub struct BreakerChange {
     pub reason: Option<String>,
 }
 
-/// The newest changes of an engine.
+/// The newest changes of a shard.
 #[derive(Default)]
 pub(super) struct Changes(Mutex<VecDeque<BreakerChange>>);
 
@@ -37,8 +38,7 @@ impl Changes {
             return;
         }
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = kept.iter().find(|earlier| earlier.shard == change.shard).map(|earlier| earlier.state);
-        if before.unwrap_or(BreakerState::Closed) == change.state {
+        if kept.front().map_or(BreakerState::Closed, |earlier| earlier.state) == change.state {
             return;
         }
         kept.truncate(KEPT - 1);
@@ -46,49 +46,61 @@ impl Changes {
         kept.push_front(BreakerChange { reason, ..change });
     }
 
-    /// Returns the changes, the newest first.
-    pub(super) fn newest(&self) -> Vec<BreakerChange> {
+    fn all(&self) -> Vec<BreakerChange> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
+}
+
+/// Returns the newest changes of all shards, the newest first.
+pub(super) fn newest<'a>(shards: impl Iterator<Item = &'a Changes>) -> Vec<BreakerChange> {
+    let mut all: Vec<_> = shards.flat_map(Changes::all).collect();
+    all.sort_by_key(|change| Reverse(change.at));
+    all.truncate(KEPT);
+    all
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_outage_is_two_changes_however_many_trials_it_has() {
-        let changes = Changes::default();
-        let add = |second: u64, shard, state| {
-            let reason = (state == BreakerState::Open).then(|| "é".repeat(REASON_MAX));
-            changes.add(BreakerChange { at: Timestamp::from_micros(second * 1_000_000), shard, state, reason });
-        };
-        add(1, None, BreakerState::Closed);
-        assert_eq!(changes.newest(), [], "closed from the start");
-        for second in [2, 4, 6] {
-            add(second, None, BreakerState::Open);
-            add(second + 1, None, BreakerState::HalfOpen);
-        }
-        add(8, None, BreakerState::Closed);
-        add(9, Some(3), BreakerState::Open);
-        let seen = changes.newest();
-        let seen: Vec<_> =
-            seen.iter().map(|change| (change.at.as_micros() / 1_000_000, change.shard, change.state)).collect();
-        assert_eq!(
-            seen,
-            [(9, Some(3), BreakerState::Open), (8, None, BreakerState::Closed), (2, None, BreakerState::Open)]
-        );
-        assert_eq!(changes.newest()[0].reason.as_ref().map(String::len), Some(REASON_MAX));
+    fn change(second: u64, shard: u16, state: BreakerState) -> BreakerChange {
+        let reason = (state == BreakerState::Open).then(|| "é".repeat(REASON_MAX));
+        BreakerChange { at: Timestamp::from_micros(second * 1_000_000), shard: Some(shard), state, reason }
+    }
+
+    fn seen(shards: &[Changes]) -> Vec<(u64, Option<u16>, BreakerState)> {
+        let newest = newest(shards.iter());
+        newest.iter().map(|change| (change.at.as_micros() / 1_000_000, change.shard, change.state)).collect()
     }
 
     #[test]
-    fn the_newest_are_kept() {
-        let changes = Changes::default();
-        for number in 0..100_u16 {
-            let at = Timestamp::from_micros(u64::from(number));
-            changes.add(BreakerChange { at, shard: Some(number), state: BreakerState::Open, reason: None });
+    fn an_outage_is_two_changes_however_many_trials_it_has() {
+        let shards = [Changes::default(), Changes::default()];
+        shards[0].add(change(1, 0, BreakerState::Closed));
+        assert_eq!(seen(&shards), [], "closed from the start");
+        for second in [2, 4, 6] {
+            shards[0].add(change(second, 0, BreakerState::Open));
+            shards[0].add(change(second + 1, 0, BreakerState::HalfOpen));
         }
-        let kept = changes.newest();
-        assert_eq!((kept.len(), kept[0].shard, kept[KEPT - 1].shard), (KEPT, Some(99), Some(84)));
+        shards[1].add(change(7, 1, BreakerState::Open));
+        shards[0].add(change(8, 0, BreakerState::Closed));
+        let expected =
+            [(8, Some(0), BreakerState::Closed), (7, Some(1), BreakerState::Open), (2, Some(0), BreakerState::Open)];
+        assert_eq!(seen(&shards), expected);
+        assert_eq!(newest(shards.iter())[1].reason.as_ref().map(String::len), Some(REASON_MAX));
+    }
+
+    /// A shard that is out does not open again because others have pushed out its change.
+    #[test]
+    fn the_newest_are_kept_and_each_shard_knows_its_own_state() {
+        let shards: [_; 40] = std::array::from_fn(|_| Changes::default());
+        for round in 0..2 {
+            for (number, shard) in (0..40_u16).zip(&shards) {
+                shard.add(change(u64::from(number) + 40 * round, number, BreakerState::Open));
+            }
+        }
+        let seen = seen(&shards);
+        let ends = (seen.len(), seen[0].0, seen[KEPT - 1].0);
+        assert_eq!(ends, (KEPT, 39, 24));
     }
 }
