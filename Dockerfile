@@ -6,7 +6,9 @@ FROM rust:1.95.0-bookworm@sha256:6258907abe69656e41cd992e0b705cdcfabcbbe3db374f9
 WORKDIR /src
 ENV CARGO_TERM_COLOR=never
 
-# The dependencies first, around empty sources: this layer is built again only when a manifest or the lock changes.
+# The dependencies first, around empty sources: this layer is built again only when a manifest or the lock changes. A build that is
+# guided by a profile compiles them once more, with other flags.
+COPY scripts/build-dist scripts/
 COPY Cargo.toml Cargo.lock ./
 COPY load/Cargo.toml load/
 COPY clients/rust/Cargo.toml clients/rust/
@@ -34,13 +36,15 @@ RUN mkdir -p src load/src \
     && touch src/lib.rs \
     && mkdir clients/rust/src && touch clients/rust/src/lib.rs \
     && for crate in crates/*; do mkdir "$crate/src" && touch "$crate/src/lib.rs"; done \
-    && cargo build --profile dist --locked --package oncegate --bin oncegate
+    && scripts/build-dist
 
 # Then the gateway. Cargo goes by modification times, and the copied files may be older than the empty ones were.
+# PROFILE names a file of `scripts/build-dist --train` in this folder, for a program that is guided by it, as in releases.
+ARG PROFILE=
 COPY . .
 RUN touch src/main.rs src/lib.rs crates/*/src/lib.rs clients/rust/src/lib.rs \
-    && cargo build --profile dist --locked --package oncegate --bin oncegate \
-    && install -m 0755 target/dist/oncegate /usr/local/bin/oncegate
+    && program=$(scripts/build-dist ${PROFILE:+--profile "$PROFILE"}) \
+    && install -m 0755 "$program" /usr/local/bin/oncegate
 
 FROM debian:bookworm-20260824-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 

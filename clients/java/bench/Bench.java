@@ -1,6 +1,7 @@
 import com.sun.management.OperatingSystemMXBean;
 import io.oncegate.client.OncegateClient;
 import io.oncegate.client.Options;
+import java.io.IOException;
 import java.lang.management.ManagementFactory;
 import java.net.URI;
 import java.net.http.HttpClient;
@@ -96,11 +97,22 @@ final class Bench {
     private static String post(HttpClient http, String path, String body) throws Exception {
         var request = HttpRequest.newBuilder(URI.create(URL + path)).header("Content-Type", "application/json");
         request.header("Authorization", "Bearer " + CREDENTIAL).POST(HttpRequest.BodyPublishers.ofString(body));
-        var answer = http.send(request.build(), HttpResponse.BodyHandlers.ofString());
+        var answer = send(http, request.build());
         if (answer.statusCode() >= 300) {
             throw new IllegalStateException(answer.body());
         }
         return answer.body();
+    }
+
+    /**
+     * Sends a request, and once more if its connection was lost. Java 17 now and then closes a pooled connection that another thread has just taken.
+     */
+    private static HttpResponse<String> send(HttpClient http, HttpRequest request) throws Exception {
+        try {
+            return http.send(request, HttpResponse.BodyHandlers.ofString());
+        } catch (IOException lost) {
+            return http.send(request, HttpResponse.BodyHandlers.ofString());
+        }
     }
 
     private static double run(int round, int threads, long seconds, String name, Callable<?> call) throws Exception {
