@@ -185,7 +185,7 @@ pub(crate) struct FigureArgs {
     /// Callers that wait at once; for the store calls of a release, a fifth of them
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(50..=20_000))]
     pub(crate) callers: u64,
-    /// Only these engines: memory, redis, postgres
+    /// Only these engines: memory, redis, postgres, etcd, zookeeper
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES", hide_possible_values = true)]
     pub(crate) only: Vec<Contender>,
     #[command(flatten)]

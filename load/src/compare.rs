@@ -15,6 +15,7 @@ use crate::{
     failover::{Failover, Failovers},
     footprint::{self, Footprint, Footprints},
     goals::{self, Goal, Goals, Loads},
+    quorum,
     report::Report,
     scenario::Scenario,
     setting,
@@ -127,6 +128,7 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
             loads.many(Contender::Memory),
         ];
         others.extend(chosen(trials.to_vec()));
+        others.extend(chosen(quorum::trials(loads)));
     }
     if targets.contains(&Measurement::Storms) {
         others.extend(chosen(loads.storms()));

@@ -7,7 +7,9 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 
-use crate::{peers, postgres::Programs, programs::find_program, redis::Tools, scenario::Scenario, wire::Dialect};
+use crate::{
+    peers, postgres::Programs, programs::find_program, quorum, redis::Tools, scenario::Scenario, wire::Dialect,
+};
 
 /// Server to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
@@ -36,6 +38,17 @@ pub(crate) enum Contender {
     Postgres,
     /// No gateway: single-row inserts by as many clients, with the same durability.
     Pgbench,
+    /// The gateway on an etcd of three members
+    Etcd,
+    /// No gateway: etcd's own `benchmark put` on such an etcd.
+    #[value(name = "etcd-benchmark")]
+    EtcdPuts,
+    /// The gateway on a ZooKeeper of three servers
+    #[value(name = "zookeeper")]
+    ZooKeeper,
+    /// No gateway: asynchronous `create` of the Java client on such a ZooKeeper.
+    #[value(name = "zookeeper-creates")]
+    ZooKeeperCreates,
     /// The service of the proxied scenario, without a proxy.
     Upstream,
     /// The gateway as a proxy in front of it.
@@ -52,7 +65,7 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 18] = [
+    pub(crate) const ALL: [Self; 22] = [
         Self::Noop,
         Self::Memory,
         Self::Disk,
@@ -66,6 +79,10 @@ impl Contender {
         Self::PipelinedSets,
         Self::Postgres,
         Self::Pgbench,
+        Self::Etcd,
+        Self::EtcdPuts,
+        Self::ZooKeeper,
+        Self::ZooKeeperCreates,
         Self::Upstream,
         Self::ProxyMemory,
         Self::ProxyRedis,
@@ -99,7 +116,9 @@ impl Contender {
     /// Returns whether it can play a scenario. The tools of stores only make new claims; other alternatives make single claims.
     pub(crate) fn plays(self, scenario: Scenario) -> bool {
         match self {
-            Self::Sets | Self::PipelinedSets | Self::Pgbench => scenario == Scenario::Unique,
+            Self::Sets | Self::PipelinedSets | Self::Pgbench | Self::EtcdPuts | Self::ZooKeeperCreates => {
+                scenario == Scenario::Unique
+            }
             Self::Library | Self::Webdis | Self::Nginx => {
                 matches!(scenario, Scenario::Unique | Scenario::RunningStorm)
             }
@@ -124,6 +143,10 @@ impl fmt::Display for Contender {
             Self::PipelinedSets => "redis-benchmark -P 16",
             Self::Postgres => "postgres",
             Self::Pgbench => "pgbench",
+            Self::Etcd => "etcd",
+            Self::EtcdPuts => "etcd's benchmark",
+            Self::ZooKeeper => "zookeeper",
+            Self::ZooKeeperCreates => "zookeeper's client",
             Self::Upstream => "upstream alone",
             Self::ProxyMemory => "proxy on memory",
             Self::ProxyRedis => "proxy on redis",
@@ -209,6 +232,10 @@ impl Installed {
             Contender::Postgres | Contender::Pgbench => {
                 self.postgres.is_none().then_some("PostgreSQL with its pgbench is not installed")
             }
+            Contender::Etcd => quorum::lacks_etcd(),
+            Contender::EtcdPuts => quorum::lacks_etcd().or_else(quorum::lacks_benchmark),
+            Contender::ZooKeeper => quorum::lacks_zookeeper(),
+            Contender::ZooKeeperCreates => quorum::lacks_zookeeper().or_else(quorum::lacks_jars),
         }
     }
 }

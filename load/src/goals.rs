@@ -11,6 +11,7 @@ use crate::{
     },
     footprint::Footprint,
     pace::Pacing,
+    quorum,
     report::{Report, ratio},
     scenario::Scenario,
     streamed::Streamed,
@@ -172,6 +173,7 @@ pub(crate) fn all(bench: &Bench, loads: Loads, footprints: &[Footprint]) -> Vec<
         goals.push(at_most(&format!("mean answer at half of peak, {engine}, in ms"), mean_ms(engine), 2.0));
     }
     goals.push(at_most("resident memory of an idle gateway, in MiB", idle_mib, 30.0));
+    goals.extend(quorum::goals(bench, loads));
     goals
 }
 
@@ -221,7 +223,7 @@ pub(crate) fn mean_us(report: &Report) -> Option<f64> {
         .map(|it| it.mean_us)
 }
 
-fn over(ours: Option<f64>, reference: Option<f64>) -> Option<f64> {
+pub(crate) fn over(ours: Option<f64>, reference: Option<f64>) -> Option<f64> {
     ours.zip(reference).filter(|(_, reference)| *reference > 0.0).map(|(ours, reference)| ours / reference)
 }
 

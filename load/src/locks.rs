@@ -30,7 +30,8 @@ use self::taken::Taken;
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// Engines with figures.
-const ENGINES: [Contender; 3] = [Contender::Memory, Contender::Redis, Contender::Postgres];
+const ENGINES: [Contender; 5] =
+    [Contender::Memory, Contender::Redis, Contender::Postgres, Contender::Etcd, Contender::ZooKeeper];
 
 /// Subject of the figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -103,10 +104,10 @@ async fn locks(bench: &mut Bench, engines: &[Contender], taken: &mut Taken, call
         let figures = uncontended::measure(bench, engine).await;
         taken.add(bench, &format!("uncontended locks, {engine}"), figures);
     }
-    if engines.contains(&Contender::Redis) {
+    for engine in engines.iter().copied().filter(|it| turns::ENGINES.contains(it)) {
         for waiters in turns::WAITERS {
-            let figures = turns::measure(bench, waiters).await;
-            taken.add(bench, &format!("hand-overs with {waiters} callers"), figures);
+            let figures = turns::measure(bench, engine, waiters).await;
+            taken.add(bench, &format!("hand-overs with {waiters} callers, {engine}"), figures);
         }
     }
     for engine in engines.iter().copied().filter(|it| *it != Contender::Memory) {

@@ -26,6 +26,7 @@ mod postgres;
 mod proc;
 mod programs;
 mod proxied;
+mod quorum;
 mod recorder;
 mod redis;
 mod report;

@@ -113,7 +113,7 @@ fn rate(output: &str) -> Option<f64> {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate is positive and far below 2^53")]
-fn rounded(count: f64) -> u64 {
+pub(crate) fn rounded(count: f64) -> u64 {
     count as u64
 }
 

@@ -114,16 +114,18 @@ impl Report {
         }
     }
 
-    /// Returns the report of a contender that has only a rate, with the CPU time of its store.
+    /// Returns the report of a contender that has only a rate, with the CPU time of its store if that is known.
     pub(crate) fn of_rate(
         scenario: Scenario,
         connections: u64,
         measured: Duration,
         claims_per_second: f64,
-        store_us: u64,
+        store_us: Option<u64>,
     ) -> Self {
-        let cores = ratio(store_us, 1) / 1e6 / measured.as_secs_f64();
-        let store = Cpu { cores, us_per_request: cores * 1e6 / claims_per_second };
+        let store = store_us.map(|us| {
+            let cores = ratio(us, 1) / 1e6 / measured.as_secs_f64();
+            ("store".to_owned(), Cpu { cores, us_per_request: cores * 1e6 / claims_per_second })
+        });
         Self {
             scenario,
             rate_wanted: None,
@@ -135,7 +137,7 @@ impl Report {
             latencies: BTreeMap::new(),
             answers: BTreeMap::new(),
             refused: 0,
-            cpu: BTreeMap::from([("store".to_owned(), store)]),
+            cpu: store.into_iter().collect(),
             other_cores: None,
             busy_share: None,
             checks: Checks::default(),

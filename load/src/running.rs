@@ -30,6 +30,7 @@ use crate::{
     contender::{Contender, Installed},
     peers, postgres,
     proc::Watched,
+    quorum::Quorum,
 };
 
 /// Longest wait for a process to get ready.
@@ -62,6 +63,7 @@ pub(crate) struct Running {
     // Dropped in this order: first the processes, then their data.
     children: Vec<Child>,
     cluster: Option<RedisCluster>,
+    pub(crate) quorum: Option<Quorum>,
     dir: TempDir,
 }
 
@@ -87,9 +89,12 @@ impl Running {
                 running.start_proxied(contender, listen, installed).await?;
                 return Ok(running);
             }
-            Contender::Memory | Contender::Disk | Contender::Redis | Contender::Postgres => {
-                running.start_store(contender, installed).await?
-            }
+            Contender::Memory
+            | Contender::Disk
+            | Contender::Redis
+            | Contender::Postgres
+            | Contender::Etcd
+            | Contender::ZooKeeper => running.start_store(contender, installed).await?,
             Contender::Cluster => running.start_cluster(spare).await?,
             Contender::Acknowledged => running.start_cluster(true).await? + "?replicas=1",
             Contender::Library => {
@@ -113,6 +118,14 @@ impl Running {
                 running.start_postgres(installed).await?;
                 return Ok(running);
             }
+            Contender::EtcdPuts => {
+                running.start_store(Contender::Etcd, installed).await?;
+                return Ok(running);
+            }
+            Contender::ZooKeeperCreates => {
+                running.start_store(Contender::ZooKeeper, installed).await?;
+                return Ok(running);
+            }
         };
         running.start_gateway(installed, listen, &engine, "").await?;
         Ok(running)
@@ -132,6 +145,7 @@ impl Running {
             gateways: Vec::new(),
             children: Vec::new(),
             cluster: None,
+            quorum: None,
             dir,
         };
         Ok((running, listen))

@@ -128,6 +128,7 @@ impl Bench {
             Contender::Pgbench => self.pgbench(&running, trial).await,
             Contender::Sets => self.sets(&running, trial, 1).await,
             Contender::PipelinedSets => self.sets(&running, trial, 16).await,
+            Contender::EtcdPuts | Contender::ZooKeeperCreates => self.writes(&running, trial).await,
             _ if trial.failover => self.failover(&mut running, trial).await,
             _ => self.load(&running, trial).await,
         };
@@ -181,14 +182,21 @@ impl Bench {
         let seconds = self.measured.as_secs();
         let rate = programs.claims_per_second(running.dir(), running.port, trial.connections, seconds).await?;
         let used_us = store.cpu_us()? - before;
-        Ok(Report::of_rate(trial.scenario, trial.connections, self.measured, rate, used_us))
+        Ok(Report::of_rate(trial.scenario, trial.connections, self.measured, rate, Some(used_us)))
     }
 
     async fn sets(&self, running: &Running, trial: Trial, pipeline: u32) -> anyhow::Result<Report> {
         let tools = self.installed.redis_tools.as_ref().context("redis-benchmark is not installed")?;
         let seconds = self.measured.as_secs();
         let sets = tools.sets(running.store()?, running.port, trial.connections, pipeline, seconds).await?;
-        Ok(Report::of_rate(trial.scenario, trial.connections, sets.elapsed, sets.per_second, sets.server_us))
+        Ok(Report::of_rate(trial.scenario, trial.connections, sets.elapsed, sets.per_second, Some(sets.server_us)))
+    }
+
+    /// By the own client of a quorum, whose servers' CPU time is not known for the measured part alone.
+    async fn writes(&self, running: &Running, trial: Trial) -> anyhow::Result<Report> {
+        let quorum = running.quorum.as_ref().context("no quorum was started")?;
+        let rate = quorum.writes_per_second(trial.connections, self.measured).await?;
+        Ok(Report::of_rate(trial.scenario, trial.connections, self.measured, rate, None))
     }
 
     pub(crate) fn parent(&self) -> PathBuf {

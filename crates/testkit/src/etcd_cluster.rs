@@ -143,6 +143,11 @@ impl EtcdCluster {
         self.members.iter().map(Member::address).collect()
     }
 
+    /// Returns the IDs of the members' processes, which all run.
+    pub fn ids(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().map(|member| member.process.id())
+    }
+
     /// Returns the number of members.
     pub fn size(&self) -> usize {
         self.members.len()

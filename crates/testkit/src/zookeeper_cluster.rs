@@ -75,6 +75,11 @@ impl ZooKeeperCluster {
         Self::start_as(1, settings, "zookeepers", None).await
     }
 
+    /// Returns whether the jars of the server are there.
+    pub fn is_installed() -> bool {
+        Path::new(JARS).is_dir()
+    }
+
     async fn start_as(
         count: usize,
         settings: Vec<String>,
@@ -82,7 +87,7 @@ impl ZooKeeperCluster {
         cut_off: Option<usize>,
     ) -> Option<Self> {
         missing::tool("java")?;
-        if !Path::new(JARS).is_dir() {
+        if !Self::is_installed() {
             missing::skip("ZooKeeper");
             return None;
         }
@@ -122,6 +127,11 @@ impl ZooKeeperCluster {
     /// Returns the addresses of all servers.
     pub fn addresses(&self) -> Vec<String> {
         self.members.iter().map(Member::address).collect()
+    }
+
+    /// Returns the IDs of the servers' processes, which all run.
+    pub fn ids(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().map(|member| member.process.id())
     }
 
     /// Returns the number of servers.

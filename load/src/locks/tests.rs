@@ -34,17 +34,21 @@ fn only_series_of_this_name_and_label_are_summed() {
 
 #[test]
 fn hand_overs_are_compared_to_each_lock_that_was_measured() {
-    let table = |waiters, polled, etcd| {
-        let taken = figures(waiters, Some(100.0), [Some(4.1), Some(3.9)], polled, etcd);
+    let table = |engine, waiters, peers| {
+        let taken = figures(engine, waiters, Some(100.0), [Some(4.1), Some(3.9)], peers);
         Goals(&taken.targets).to_string()
     };
-    let both = table(2, Some(10.0), Some(51.0));
+    let both = table(Contender::Redis, 2, vec![("redis-py", 10.0), ("a single etcd", 51.0)]);
     assert!(both.contains("redis-py's lock | 10.00 | ≥ 10.00 | reached"), "{both}");
-    assert!(both.contains("etcd's lock | 1.96 | ≥ 2.00 | MISSED"), "{both}");
-    assert!(both.contains("2 callers | 4.10 | ≤ 4.00 | MISSED"), "{both}");
-    assert!(both.contains("2 fair callers | 3.90 | ≤ 4.00 | reached"), "{both}");
-    let one = table(64, Some(51.0), None);
+    assert!(both.contains("a single etcd's lock | 1.96 | ≥ 2.00 | MISSED"), "{both}");
+    assert!(both.contains("2 callers, redis | 4.10 | ≤ 4.00 | MISSED"), "{both}");
+    assert!(both.contains("2 fair callers, redis | 3.90 | ≤ 4.00 | reached"), "{both}");
+    let one = table(Contender::Redis, 64, vec![("redis-py", 51.0)]);
     assert!(one.contains("redis-py's lock | 1.96 | ≥ 2.00 | MISSED") && !one.contains("etcd"), "{one}");
+    let wanted = |engine, name, waiters| table(engine, waiters, vec![(name, 25.0)]);
+    assert!(wanted(Contender::Etcd, "etcd", 2).contains("| 4.00 | ≥ 5.00 | MISSED"));
+    assert!(wanted(Contender::Etcd, "etcd", 64).contains("| 4.00 | ≥ 2.00 | reached"));
+    assert!(wanted(Contender::ZooKeeper, "Curator", 2).contains("| 4.00 | ≥ 2.00 | reached"));
 }
 
 /// Everything but the figures, which a busy machine makes meaningless.

@@ -1,4 +1,5 @@
-//! A lock that many callers want: how often it changes hands in a second, at two gateways, and with other locks.
+//! A lock that many callers want: how often it changes hands in a second, at two gateways, and with other locks on a store of the
+//! same kind.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,13 +10,13 @@ use serde_json::json;
 use super::{
     caller::{Caller, store_calls},
     hand_overs::HandOvers,
-    peers::{Etcd, RedisPy},
+    peers::Peer,
     taken::Taken,
 };
 use crate::{
     client::Target,
     contender::Contender,
-    goals::{at_least, at_most},
+    goals::{at_least, at_most, over},
     report::ratio,
     running::Running,
     trial::{Bench, median},
@@ -24,91 +25,83 @@ use crate::{
 /// Callers that want the lock.
 pub(super) const WAITERS: [usize; 2] = [2, 64];
 
+/// Engines whose lock is compared with others.
+pub(super) const ENGINES: [Contender; 3] = [Contender::Redis, Contender::Etcd, Contender::ZooKeeper];
+
 /// Measures the locks alternately. Another lock that is not installed or fails is left out.
-pub(super) async fn measure(bench: &mut Bench, waiters: usize) -> anyhow::Result<Taken> {
-    let running = Running::start_gateways(Contender::Redis, 2, "", &bench.installed, &bench.parent()).await?;
-    let names = ["redis-py", "etcd"].map(|name| format!("{name} with {waiters} callers"));
-    let started = Etcd::start(&bench.parent()).await;
-    let mut redis_py = present(bench, &names[0], Ok(RedisPy::find().await));
-    let mut etcd = present(bench, &names[1], started);
-    let (mut own, mut calls, mut in_turn, mut polled, mut theirs) =
-        <(Vec<_>, Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
+pub(super) async fn measure(bench: &mut Bench, engine: Contender, waiters: usize) -> anyhow::Result<Taken> {
+    let running = Running::start_gateways(engine, 2, "", &bench.installed, &bench.parent()).await?;
+    let mut peers = Vec::new();
+    for name in Peer::names(engine).iter().copied() {
+        match Peer::find(name, &bench.parent()).await {
+            Ok(Some(peer)) => peers.push((name, peer, Vec::new())),
+            Ok(None) => bench.leave_out(format!("{name} with {waiters} callers: it is not installed")),
+            Err(error) => fail(bench, name, waiters, &error),
+        }
+    }
+    let (mut own, mut calls, mut in_turn) = <(Vec<_>, Vec<_>, Vec<_>)>::default();
     for _ in 0..bench.rounds {
         let (hand_overs, store_calls) = contended(&running, bench.measured, waiters, false).await?;
         own.push(hand_overs.each_second());
         calls.push(ratio(store_calls, hand_overs.grants()));
         let (hand_overs, store_calls) = contended(&running, bench.measured, waiters, true).await?;
         in_turn.push(ratio(store_calls, hand_overs.count()));
-        if let Some(lock) = redis_py.take() {
-            let rate = lock.each_second(running.port, bench.measured, waiters).await;
-            redis_py = rated(bench, &names[0], rate, &mut polled).then_some(lock);
+        let mut measured = Vec::new();
+        for (name, peer, mut rates) in peers {
+            match peer.each_second(&running, bench.measured, waiters).await {
+                Ok(rate) => {
+                    rates.push(rate);
+                    measured.push((name, peer, rates));
+                }
+                Err(error) => fail(bench, name, waiters, &error),
+            }
         }
-        if let Some(lock) = etcd.take() {
-            let rate = lock.each_second(bench.measured, waiters).await;
-            etcd = rated(bench, &names[1], rate, &mut theirs).then_some(lock);
-        }
+        peers = measured;
     }
     running.stop().await;
-    let [own, calls, in_turn, polled, theirs] = [own, calls, in_turn, polled, theirs].map(median);
-    Ok(figures(waiters, own, [calls, in_turn], polled, theirs))
+    let peers = peers.into_iter().filter_map(|(name, _, rates)| Some((name, median(rates)?))).collect();
+    let [own, calls, in_turn] = [own, calls, in_turn].map(median);
+    Ok(figures(engine, waiters, own, [calls, in_turn], peers))
 }
 
-/// Returns another lock, or leaves it out.
-fn present<T>(bench: &mut Bench, name: &str, found: anyhow::Result<Option<T>>) -> Option<T> {
-    match found {
-        Ok(None) => bench.leave_out(format!("{name}: it is not installed")),
-        Ok(found) => return found,
-        Err(error) => fail(bench, name, &error),
-    }
-    None
-}
-
-/// Adds the rate of another lock, or leaves it out with the rates that it had. Returns whether it continues.
-fn rated(bench: &mut Bench, name: &str, rate: anyhow::Result<f64>, rates: &mut Vec<f64>) -> bool {
-    match rate {
-        Ok(rate) => rates.push(rate),
-        Err(error) => {
-            rates.clear();
-            fail(bench, name, &error);
-            return false;
-        }
-    }
-    true
-}
-
-fn fail(bench: &mut Bench, name: &str, error: &anyhow::Error) {
+fn fail(bench: &mut Bench, name: &str, waiters: usize, error: &anyhow::Error) {
     bench.sound = false;
-    bench.leave_out(format!("{name}: {error:#}"));
+    bench.leave_out(format!("{name} with {waiters} callers: {error:#}"));
 }
 
-/// Returns the targets that these medians allow. A contender without a figure has none. `calls`: for each grant, and for each
-/// hand-over of fair callers.
+/// Returns the targets that these medians allow. `calls`: for each grant, and for each hand-over of fair callers.
 pub(super) fn figures(
+    engine: Contender,
     waiters: usize,
     own: Option<f64>,
     [calls, in_turn]: [Option<f64>; 2],
-    polled: Option<f64>,
-    etcd: Option<f64>,
+    peers: Vec<(&str, f64)>,
 ) -> Taken {
-    let times = |other: Option<f64>| own.zip(other).filter(|(_, it)| *it > 0.0).map(|(own, other)| own / other);
-    let wanted = if waiters == 2 { 10.0 } else { 2.0 };
     let mut targets = Vec::new();
-    for (name, other, wanted) in [("redis-py", polled, wanted), ("etcd", etcd, 2.0)] {
-        if other.is_some() {
-            let what = format!("hand-overs/s, {waiters} callers at two gateways, Redis, to {name}'s lock");
-            targets.push(at_least(&what, times(other), wanted));
-        }
+    let mut note = format!("hand-overs/s of a lock, {waiters} callers, {engine}: {}", whole(own));
+    for (name, rate) in peers {
+        let what = format!("hand-overs/s, {waiters} callers at two gateways, {engine}, to {name}'s lock");
+        targets.push(at_least(&what, over(own, Some(rate)), wanted(engine, name, waiters)));
+        note += &format!("; {name}'s lock {}", whole(Some(rate)));
     }
-    targets.push(at_most(&format!("store calls for each grant of a lock, {waiters} callers"), calls, 4.0));
-    targets.push(at_most(&format!("store calls for each hand-over of a lock, {waiters} fair callers"), in_turn, 4.0));
-    let rate = |rate: Option<f64>| rate.map_or("–".to_owned(), |rate| format!("{rate:.0}"));
-    let (own, polled, etcd) = (rate(own), rate(polled), rate(etcd));
-    Taken::new(
-        targets,
-        format!("hand-overs/s of a lock, {waiters} callers: {own}; redis-py's lock {polled}, etcd's {etcd}"),
-    )
+    let per = |what: &str| format!("store calls for each {what}, {engine}");
+    targets.push(at_most(&per(&format!("grant of a lock, {waiters} callers")), calls, 4.0));
+    targets.push(at_most(&per(&format!("hand-over of a lock, {waiters} fair callers")), in_turn, 4.0));
+    Taken::new(targets, note)
 }
 
+/// Returns how many times as often as that lock the gateway's is to change hands.
+fn wanted(engine: Contender, name: &str, waiters: usize) -> f64 {
+    match (engine, name, waiters) {
+        (Contender::Redis, Peer::REDIS_PY, 2) => 10.0,
+        (Contender::Etcd, _, 2) => 5.0,
+        _ => 2.0,
+    }
+}
+
+fn whole(rate: Option<f64>) -> String {
+    rate.map_or("–".to_owned(), |rate| format!("{rate:.0}"))
+}
 /// Returns the hand-overs of a run, and the calls of the store.
 pub(super) async fn contended(
     running: &Running,

@@ -9,7 +9,9 @@ use super::{Running, free_address};
 use crate::{
     client::{Connection, Target},
     contender::{Contender, Installed},
+    proc::Watched,
     programs::find_program,
+    quorum::Quorum,
 };
 
 /// Request that etcd answers once it has elected itself.
@@ -42,8 +44,16 @@ impl Running {
                 self.start_postgres(installed).await?;
                 Ok(self.postgres_url())
             }
+            Contender::Etcd => Ok(self.keep_quorum(Quorum::start_etcd().await?)),
+            Contender::ZooKeeper => Ok(self.keep_quorum(Quorum::start_zookeeper().await?)),
             other => anyhow::bail!("{other} is no store of a gateway"),
         }
+    }
+
+    /// Keeps a quorum that has started, and returns the URL of the engine.
+    fn keep_quorum(&mut self, quorum: Quorum) -> String {
+        self.watched.extend(quorum.ids().into_iter().map(|id| Watched::server("store", id)));
+        self.quorum.insert(quorum).url()
     }
 
     /// Starts an etcd of one member.
