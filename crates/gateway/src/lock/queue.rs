@@ -2,6 +2,7 @@
 //! grows with gateways, not with callers. The task ends when no request is left.
 
 mod reads;
+mod turns;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use self::turns::Turns;
 use super::actions::{Action, LockReply, LockResponse, Pending, Summary, fail};
 use super::known::Known;
 use crate::resilience::chain::Chain;
@@ -28,6 +30,9 @@ const SLOW_POLL: Duration = Duration::from_millis(800);
 /// Interval of looking without notifications.
 const POLL: Duration = Duration::from_millis(150);
 
+/// Longest pause after tries in a row.
+const SPREAD: Duration = Duration::from_millis(32);
+
 /// Longest age of a known record that may be the base of a change. The store compares its version.
 const CACHED_FOR: Duration = Duration::from_secs(10);
 
@@ -36,6 +41,9 @@ const CACHED_BYTES: usize = 4096;
 
 /// Tries of a round against other gateways before its requests fail.
 const TRIES_MAX: u32 = 30;
+
+/// Tries in a row before a pause: another gateway that uses the lock all the time leaves a gap only now and then ([`Turns`]).
+const TRIES_IN_A_ROW: u32 = 8;
 
 /// The requests to one lock.
 pub(super) struct Queue {
@@ -66,6 +74,7 @@ struct Inbox {
     /// The requests that wait.
     waiting: Option<Calls>,
     known: Option<Known>,
+    turns: Turns,
 }
 
 /// Wakes the task of a lock when a caller that waits goes away.
@@ -228,10 +237,12 @@ impl Queue {
         let mut known = self.take_known();
         let deadline = batch.iter().map(|pending| pending.deadline).max().unwrap_or(POLL);
         let started = self.clock.monotonic();
+        if let Some(pause) = self.gives_way(known.as_ref(), &batch, started) {
+            sleep(pause).await;
+        }
         for tries in 0..TRIES_MAX {
-            if tries > 2 {
-                let spread = Duration::from_millis(2) * (1 << tries.min(5));
-                sleep(jittered(Duration::ZERO, spread, self.entropy.bits())).await;
+            if tries > 0 && tries.is_multiple_of(TRIES_IN_A_ROW) {
+                sleep(jittered(Duration::ZERO, SPREAD, self.entropy.bits())).await;
                 // The other gateway has changed the lock again: a change of the old state would be refused, and the next one too.
                 known = None;
             }
@@ -284,6 +295,7 @@ impl Queue {
                     let (record, stored) = (change.record, Some(new));
                     let clock_gain = base.clock_gain;
                     let (is_fresh, may_repeat_grants) = (false, false);
+                    self.inbox().turns.stored(&record, sent_at, at);
                     self.keep(Known {
                         record,
                         stored,
@@ -301,6 +313,7 @@ impl Queue {
                     for pending in &mut batch {
                         pending.is_uncertain |= maybe_stored;
                     }
+                    self.inbox().turns.refused(self.clock.monotonic());
                     known = match self.known_of(view, sent_at) {
                         Ok(known) => Some(known),
                         Err(why) => return (fail(batch, &why), None),

@@ -415,6 +415,34 @@ async fn fair_callers_of_two_gateways_are_granted_in_the_order_in_which_they_fir
     assert_eq!(order.into_inner().unwrap(), (0..10).collect::<Vec<_>>());
 }
 
+/// A caller that requests a lock again as soon as it has released it needs no notification, and one call to the store less.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_uses_a_lock_all_the_time_leaves_it_to_others_now_and_then() {
+    for fair in [false, true] {
+        let world = World::new();
+        let slow = || Arc::new(Faulty::always(world.store.clone(), Fault::Delayed(2 * MS)));
+        let gateways = [world.gateway(slow()), world.gateway(slow())];
+        let holders = Mutex::new(Vec::new());
+        let callers = (0..2).map(|caller: usize| {
+            let (gateway, world, holders) = (&gateways[caller], &world, &holders);
+            async move {
+                sleep(200 * MS * u32::try_from(caller).unwrap()).await;
+                while world.clock.monotonic() < Duration::from_secs(5) {
+                    let call = call(None, Duration::from_secs(25), fair);
+                    let granted = granted(gateway.acquire_lock(&world.app, call).await);
+                    holders.lock().unwrap().push(caller);
+                    gateway.release_lock(&world.app, &name(), granted.attempt).await.unwrap();
+                }
+            }
+        });
+        futures_util::future::join_all(callers).await;
+        let holders = holders.into_inner().unwrap();
+        let longest = holders.chunk_by(|one, next| one == next).map(<[_]>::len).max();
+        let hand_overs = holders.chunk_by(|one, next| one == next).count();
+        assert!(hand_overs * 2 > holders.len(), "{hand_overs} of {} grants, fair: {fair}, {longest:?}", holders.len());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn callers_that_gave_up_cost_the_next_one_a_second_together_and_do_not_count_as_waiting() {
     for (gave_up, gateways) in [(1, 1), (12, 1), (12, 2)] {
