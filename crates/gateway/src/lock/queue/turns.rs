@@ -21,7 +21,7 @@ const GRANTS_MAX: u32 = 32;
 /// A quicker store needs no gap: others get in between while this gateway talks to its caller.
 const QUICK_CALL: Duration = Duration::from_micros(300);
 
-/// What this gateway knows of its own turns and of those of others.
+/// Turns of this gateway and of others at a lock, as far as it has seen them.
 #[derive(Default)]
 pub(super) struct Turns {
     /// Last refusal of a change, by the monotonic clock: another gateway had changed the lock.
@@ -82,7 +82,7 @@ mod tests {
         turns.stored(&LockRecord::default(), 14 * MS, 16 * MS);
         assert_eq!(turns.free_until(16 * MS), Some(22 * MS));
         turns.stored(&LockRecord::default(), 100 * MS, 200 * MS);
-        assert_eq!(turns.free_until(200 * MS), Some(220 * MS), "a slow store delays nobody for long");
+        assert_eq!(turns.free_until(200 * MS), Some(220 * MS), "a slow store delays a request only briefly");
         assert_eq!(turns.free_until(13 * MS + TICKET_LEASE), None);
     }
 
