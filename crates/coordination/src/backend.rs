@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use oncegate_core::engine::{Determinate, EngineError, RecordName};
+use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage};
 use oncegate_core::record::Key;
 use oncegate_driver::Server;
 
@@ -38,8 +39,19 @@ pub trait Backend: Send + Sync + 'static {
     fn marker_key(&self) -> String;
 
     /// Reads a key of the cluster, of this store or of another one.
-    fn look_up(session: &Self::Session, key: String)
-    -> impl Future<Output = Result<Option<Bytes>, EngineError>> + Send;
+    fn look_up(session: Self::Session, key: String) -> impl Future<Output = Result<Option<Bytes>, EngineError>> + Send;
+
+    /// Lists claims.
+    fn list(
+        session: Self::Session,
+        request: ListRequest,
+    ) -> impl Future<Output = Result<Vec<ListedClaim>, EngineError>> + Send;
+
+    /// Lists locks.
+    fn list_locks(
+        session: Self::Session,
+        request: LockListRequest,
+    ) -> impl Future<Output = Result<LockPage, EngineError>> + Send;
 
     /// Opens a session at the first member that is fit, beginning with this one.
     fn open(self: Arc<Self>, from: usize) -> impl Future<Output = Result<Self::Session, Determinate>> + Send;
@@ -48,8 +60,8 @@ pub trait Backend: Send + Sync + 'static {
     fn answer(session: &Self::Session, operations: Operations) -> impl Future<Output = Result<(), String>> + Send;
 
     /// Checks that the store answers, and has its data.
-    fn check(session: &Self::Session) -> impl Future<Output = Result<(), EngineError>> + Send;
+    fn check(session: Self::Session) -> impl Future<Output = Result<(), EngineError>> + Send;
 
     /// Does the same from time to time, and asks for the room that is left.
-    fn look_after(session: &Self::Session) -> impl Future<Output = Result<(), EngineError>> + Send;
+    fn look_after(session: Self::Session) -> impl Future<Output = Result<(), EngineError>> + Send;
 }

@@ -64,7 +64,7 @@ impl<B: Backend> oncegate_driver::Connection for Connection<B> {
     fn heartbeat(&mut self) -> Exchange<()> {
         let session = self.session.clone();
         let reason = |failure: EngineError| failure.reason().to_owned();
-        self.watch(async move { B::look_after(&session).await.map_err(reason) })
+        self.watch(async move { B::look_after(session).await.map_err(reason) })
     }
 
     fn finish(&mut self, (): (), _: &mut Queue<Call<B::Session>>) -> Fitness {

@@ -69,16 +69,7 @@ pub trait Operation: Send + Sync {
     fn fail(self: Box<Self>, why: EngineError);
 }
 
-/// A request with its own requests to the store.
-pub trait SingleRequest<S>: Send + 'static {
-    /// The answer to it.
-    type Answer: Send + 'static;
-
-    /// Sends its requests.
-    fn run(self, session: &S) -> impl Future<Output = Result<Self::Answer, EngineError>> + Send;
-}
-
-/// A single call, for any request.
+/// A single call, with any answer.
 pub trait SingleCall<S>: Send {
     /// Runs and answers it. An error is the reason to leave the member.
     fn run(self: Box<Self>, session: S) -> BoxFuture<'static, Result<(), String>>;
@@ -87,19 +78,25 @@ pub trait SingleCall<S>: Send {
     fn refuse(self: Box<Self>, why: &Determinate);
 }
 
-/// A request with its reply channel.
-pub struct Single<R, Answer> {
-    pub(super) request: R,
+/// What to do with a session, and the reply channel.
+pub struct Single<F, Answer> {
+    pub(super) run: F,
     pub(super) reply: Reply<Answer>,
 }
 
-impl<S: Send + Sync + 'static, R: SingleRequest<S>> SingleCall<S> for Single<R, R::Answer> {
+impl<S, F, Running, Answer> SingleCall<S> for Single<F, Answer>
+where
+    S: Send + 'static,
+    F: FnOnce(S) -> Running + Send + 'static,
+    Running: Future<Output = Result<Answer, EngineError>> + Send,
+    Answer: Send + 'static,
+{
     fn run(self: Box<Self>, session: S) -> BoxFuture<'static, Result<(), String>> {
         Box::pin(async move {
-            let Self { request, mut reply } = *self;
+            let Self { run, mut reply } = *self;
             // A list may read the whole store. It ends when its caller has given up.
             let answer = tokio::select! {
-                answer = request.run(&session) => answer,
+                answer = run(session) => answer,
                 () = reply.abandoned() => return Ok(()),
             };
             let lost = answer.as_ref().err().filter(|why| why.is_unavailable()).map(ToString::to_string);
@@ -123,25 +120,18 @@ mod tests {
 
     use super::*;
 
-    /// Counts its steps, and has no last one.
-    struct Endless(Arc<AtomicU32>);
-
-    impl SingleRequest<()> for Endless {
-        type Answer = ();
-
-        async fn run(self, (): &()) -> Result<(), EngineError> {
-            loop {
-                self.0.fetch_add(1, Ordering::Relaxed);
-                sleep(Duration::from_secs(1)).await;
-            }
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_single_call_ends_when_its_caller_has_given_up() {
         let steps = Arc::new(AtomicU32::new(0));
+        let counted = steps.clone();
+        let endless = async move |(): ()| -> Result<(), EngineError> {
+            loop {
+                counted.fetch_add(1, Ordering::Relaxed);
+                sleep(Duration::from_secs(1)).await;
+            }
+        };
         let (reply, pending) = Reply::new();
-        let call = Box::new(Single { request: Endless(steps.clone()), reply });
+        let call = Box::new(Single { run: endless, reply });
         let run = tokio::spawn(call.run(()));
         assert!(timeout(Duration::from_secs(10), pending).await.is_err(), "it has no answer");
         assert_eq!(run.await.unwrap(), Ok(()), "the member is not left for it");

@@ -7,7 +7,7 @@ use oncegate_core::engine::EngineError;
 use oncegate_driver::{Pool, Reply, Worker};
 use tokio::runtime::Handle;
 
-use super::operation::{Call, Operation, Single, SingleRequest};
+use super::operation::{Call, Operation, Single};
 
 /// The connections of an engine.
 pub struct Routes<S> {
@@ -34,9 +34,16 @@ impl<S: Send + Sync + 'static> Routes<S> {
         self.worker()?.call(|reply| Call::Keyed(operation(reply))).await
     }
 
-    /// Sends a request that concerns no key.
-    pub async fn run<R: SingleRequest<S>>(&self, request: R) -> Result<R::Answer, EngineError> {
-        self.worker()?.call(|reply| Call::Single(Box::new(Single { request, reply }))).await
+    /// Runs requests that concern no key, with the session of a worker.
+    pub async fn run<Answer, Running>(
+        &self,
+        run: impl FnOnce(S) -> Running + Send + 'static,
+    ) -> Result<Answer, EngineError>
+    where
+        Answer: Send + 'static,
+        Running: Future<Output = Result<Answer, EngineError>> + Send,
+    {
+        self.worker()?.call(|reply| Call::Single(Box::new(Single { run, reply }))).await
     }
 
     /// Returns the worker for a call: a ready one on this core, otherwise the next ready one, otherwise the one that

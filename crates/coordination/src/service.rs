@@ -6,7 +6,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use oncegate_core::claim::{
     ClaimRequest, ClaimResponse, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse,
 };
@@ -27,7 +26,6 @@ use tokio_util::sync::CancellationToken;
 use super::backend::Backend;
 use super::claims::{ClaimCall, Request};
 use super::connection::Connector;
-use super::operation::SingleRequest;
 use super::records::{ChangeCall, RecordLookup};
 use super::routes::Routes;
 
@@ -90,34 +88,8 @@ impl<B: Backend> Service<B> {
     }
 }
 
-/// Reads any key of the cluster.
-struct LookUp<B>(String, std::marker::PhantomData<B>);
-
-impl<B: Backend> SingleRequest<B::Session> for LookUp<B> {
-    type Answer = Option<Bytes>;
-
-    async fn run(self, session: &B::Session) -> Result<Option<Bytes>, EngineError> {
-        B::look_up(session, self.0).await
-    }
-}
-
-/// Checks that the store answers and has its data.
-struct Probe<B>(std::marker::PhantomData<B>);
-
-impl<B: Backend> SingleRequest<B::Session> for Probe<B> {
-    type Answer = ();
-
-    async fn run(self, session: &B::Session) -> Result<(), EngineError> {
-        B::check(session).await
-    }
-}
-
 #[async_trait]
-impl<B: Backend> Claims for Service<B>
-where
-    ListRequest: SingleRequest<B::Session, Answer = Vec<ListedClaim>>,
-    LockListRequest: SingleRequest<B::Session, Answer = LockPage>,
-{
+impl<B: Backend> Claims for Service<B> {
     async fn claim(&self, request: &ClaimRequest, _: Duration) -> Result<ClaimResponse, EngineError> {
         self.call(request.clone()).await
     }
@@ -143,7 +115,8 @@ where
     }
 
     async fn list(&self, request: &ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
-        self.routes.run(request.clone()).await.map_err(EngineError::of_read)
+        let request = request.clone();
+        self.routes.run(|session| B::list(session, request)).await.map_err(EngineError::of_read)
     }
 
     async fn unknowns(&self, _: &UnknownsRequest) -> Result<UnknownsPage, EngineError> {
@@ -152,11 +125,7 @@ where
 }
 
 #[async_trait]
-impl<B: Backend> Records for Service<B>
-where
-    ListRequest: SingleRequest<B::Session, Answer = Vec<ListedClaim>>,
-    LockListRequest: SingleRequest<B::Session, Answer = LockPage>,
-{
+impl<B: Backend> Records for Service<B> {
     async fn get_record(&self, name: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
         let key = self.backend.record_key(name);
         self.routes.call(|reply| Box::new(RecordLookup::new(key, reply))).await.map_err(EngineError::of_read)
@@ -168,7 +137,8 @@ where
     }
 
     async fn list_records(&self, request: &LockListRequest) -> Result<LockPage, EngineError> {
-        self.routes.run(request.clone()).await.map_err(EngineError::of_read)
+        let request = request.clone();
+        self.routes.run(|session| B::list_locks(session, request)).await.map_err(EngineError::of_read)
     }
 
     async fn subscribe(&self, channel: &Channel) -> Subscription {
@@ -177,17 +147,13 @@ where
 }
 
 #[async_trait]
-impl<B: Backend> OneShard for Service<B>
-where
-    ListRequest: SingleRequest<B::Session, Answer = Vec<ListedClaim>>,
-    LockListRequest: SingleRequest<B::Session, Answer = LockPage>,
-{
+impl<B: Backend> OneShard for Service<B> {
     fn capabilities(&self) -> Capabilities {
         Capabilities { durable: self.backend.server().is_durable(), ..CAPABILITIES }
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
-        self.routes.run(Probe::<B>(std::marker::PhantomData)).await.map_err(EngineError::of_read)
+        self.routes.run(B::check).await.map_err(EngineError::of_read)
     }
 
     fn data_lost(&self) -> u64 {
@@ -203,7 +169,7 @@ where
         let look_up: LookUpFn = Arc::new(move |key| {
             let routes = routes.clone();
             Box::pin(async move {
-                let found = routes.run(LookUp::<B>(key, std::marker::PhantomData)).await;
+                let found = routes.run(|session| B::look_up(session, key)).await;
                 found.map(|found| found.map(Vec::from)).map_err(EngineError::of_read)
             })
         });

@@ -36,6 +36,7 @@ use oncegate_coordination::scheme::{Exported, scheme};
 use oncegate_coordination::service::Service;
 use oncegate_coordination::url::Url as CommonUrl;
 use oncegate_core::engine::{Determinate, Engine, EngineError, RecordName};
+use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage};
 use oncegate_core::record::Key;
 use oncegate_driver::Server;
 use oncegate_driver::scheme::{Inspection, Scheme};
@@ -123,8 +124,16 @@ impl Backend for Store {
         String::from_utf8_lossy(&self.keys.marker).into_owned()
     }
 
-    async fn look_up(session: &Session, key: String) -> Result<Option<Bytes>, EngineError> {
+    async fn look_up(session: Session, key: String) -> Result<Option<Bytes>, EngineError> {
         session.look_up(key.into()).await.map_err(|Failure { answer, .. }| answer)
+    }
+
+    async fn list(session: Session, request: ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
+        lists::claims(&session, request).await.map_err(|Failure { answer, .. }| answer.of_read())
+    }
+
+    async fn list_locks(session: Session, request: LockListRequest) -> Result<LockPage, EngineError> {
+        lists::locks(&session, request).await.map_err(|Failure { answer, .. }| answer.of_read())
     }
 
     async fn open(self: Arc<Self>, from: usize) -> Result<Session, Determinate> {
@@ -135,12 +144,12 @@ impl Backend for Store {
         batch::answer(session, operations).await
     }
 
-    async fn check(session: &Session) -> Result<(), EngineError> {
+    async fn check(session: Session) -> Result<(), EngineError> {
         session.check().await.map_err(|Failure { answer, .. }| answer)
     }
 
-    async fn look_after(session: &Session) -> Result<(), EngineError> {
-        Self::check(session).await?;
+    async fn look_after(session: Session) -> Result<(), EngineError> {
+        Self::check(session.clone()).await?;
         session.measure().await.map_err(|Failure { answer, .. }| answer)
     }
 }

@@ -1,11 +1,9 @@
 //! Lists of claims and locks.
 
 use oncegate_coordination::claims::StoredClaim;
-use oncegate_coordination::operation::SingleRequest;
 use oncegate_coordination::records::StoredRecord;
 use oncegate_coordination::time::Time;
 use oncegate_coordination::value::{Found, Mark};
-use oncegate_core::engine::EngineError;
 use oncegate_core::lock::LockName;
 use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage};
 use oncegate_core::record::Key;
@@ -21,46 +19,42 @@ const FOLDERS: usize = 32;
 /// Values in one exchange.
 const VALUES: usize = 100;
 
-impl SingleRequest<Session> for ListRequest {
-    type Answer = Vec<ListedClaim>;
-
-    /// Lists claims. An unreadable claim is left out; a lookup of it reports why.
-    async fn run(self, session: &Session) -> Result<Vec<ListedClaim>, EngineError> {
-        let above = &session.store().keys.claims;
-        // The member has all that was answered before this.
-        session.run(Vec::new(), Vec::new()).await.map_err(failed)?;
-        let mut folders = children(session, above).await.map_err(failed)?;
-        if let Some(after) = self.after {
-            folders.retain(|folder| *folder >= Keys::folder_of(after));
-        }
-        let folders: Vec<_> = folders.into_iter().map(|folder| format!("{above}/{folder}")).collect();
-        let mut listed = Vec::new();
-        for some in folders.chunks(FOLDERS) {
-            let names = all_children(session, some).await.map_err(failed)?;
-            let mut own: Vec<Key> = names.iter().flatten().filter_map(|name| keys::claim_of(name)).collect();
-            own.retain(|key| {
-                let is_next = self.after.is_none_or(|after| key.global_id > after);
-                is_next && key.app == self.app && key.realm == self.realm
-            });
-            for some in own.chunks(VALUES) {
-                for claim in read(session, some).await? {
-                    if self.state.is_none_or(|state| claim.claim.record.state == state) {
-                        listed.push(claim);
-                    }
-                    if listed.len() >= self.limit {
-                        return Ok(listed);
-                    }
+/// Lists claims. An unreadable claim is left out; a lookup of it reports why.
+pub(super) async fn claims(session: &Session, request: ListRequest) -> Result<Vec<ListedClaim>, Failure> {
+    let above = &session.store().keys.claims;
+    // The member has all that was answered before this.
+    session.run(Vec::new(), Vec::new()).await?;
+    let mut folders = children(session, above).await?;
+    if let Some(after) = request.after {
+        folders.retain(|folder| *folder >= Keys::folder_of(after));
+    }
+    let folders: Vec<_> = folders.into_iter().map(|folder| format!("{above}/{folder}")).collect();
+    let mut listed = Vec::new();
+    for some in folders.chunks(FOLDERS) {
+        let names = all_children(session, some).await?;
+        let mut own: Vec<Key> = names.iter().flatten().filter_map(|name| keys::claim_of(name)).collect();
+        own.retain(|key| {
+            let is_next = request.after.is_none_or(|after| key.global_id > after);
+            is_next && key.app == request.app && key.realm == request.realm
+        });
+        for some in own.chunks(VALUES) {
+            for claim in read(session, some).await? {
+                if request.state.is_none_or(|state| claim.claim.record.state == state) {
+                    listed.push(claim);
+                }
+                if listed.len() >= request.limit {
+                    return Ok(listed);
                 }
             }
         }
-        Ok(listed)
     }
+    Ok(listed)
 }
 
 /// Reads claims.
-async fn read(session: &Session, keys: &[Key]) -> Result<Vec<ListedClaim>, EngineError> {
+async fn read(session: &Session, keys: &[Key]) -> Result<Vec<ListedClaim>, Failure> {
     let path = |key| String::from_utf8_lossy(&session.store().keys.claim(key)).into_owned();
-    let (time, found) = read_all(session, keys.iter().map(path).collect()).await.map_err(failed)?;
+    let (time, found) = read_all(session, keys.iter().map(path).collect()).await?;
     let live = |found: Option<Found>| StoredClaim::read(&found?, time).ok()?.live(time);
     let claims = keys
         .iter()
@@ -80,33 +74,30 @@ async fn read_all(session: &Session, paths: Vec<String>) -> Result<(Time, Vec<Op
     Ok((time, found.collect()))
 }
 
-impl SingleRequest<Session> for LockListRequest {
-    type Answer = LockPage;
-
-    async fn run(self, session: &Session) -> Result<LockPage, EngineError> {
-        let folder = format!("{}/{}", session.store().keys.locks, self.app);
-        // The member has all that was answered before this.
-        session.run(Vec::new(), Vec::new()).await.map_err(failed)?;
-        let names = children(session, &folder).await.map_err(failed)?;
-        let mut names: Vec<(LockName, String)> =
-            names.into_iter().filter_map(|name| Some((keys::lock_of(&name)?, name))).collect();
-        names.retain(|(name, _)| self.after.as_ref().is_none_or(|after| name > after));
-        names.sort();
-        let mut page = LockPage { records: Vec::new(), now: session.store().state.time.seen() };
-        for some in names.chunks(VALUES) {
-            let paths = some.iter().map(|(_, name)| format!("{folder}/{name}")).collect();
-            let (time, found) = read_all(session, paths).await.map_err(failed)?;
-            page.now = time.clock;
-            for ((name, _), found) in some.iter().zip(found) {
-                let record = found.and_then(|found| StoredRecord::read(&found, time).ok()?.record);
-                page.records.extend(record.map(|record| (name.clone(), record)));
-                if page.records.len() >= self.limit {
-                    return Ok(page);
-                }
+/// Lists locks.
+pub(super) async fn locks(session: &Session, request: LockListRequest) -> Result<LockPage, Failure> {
+    let folder = format!("{}/{}", session.store().keys.locks, request.app);
+    // The member has all that was answered before this.
+    session.run(Vec::new(), Vec::new()).await?;
+    let names = children(session, &folder).await?;
+    let mut names: Vec<(LockName, String)> =
+        names.into_iter().filter_map(|name| Some((keys::lock_of(&name)?, name))).collect();
+    names.retain(|(name, _)| request.after.as_ref().is_none_or(|after| name > after));
+    names.sort();
+    let mut page = LockPage { records: Vec::new(), now: session.store().state.time.seen() };
+    for some in names.chunks(VALUES) {
+        let paths = some.iter().map(|(_, name)| format!("{folder}/{name}")).collect();
+        let (time, found) = read_all(session, paths).await?;
+        page.now = time.clock;
+        for ((name, _), found) in some.iter().zip(found) {
+            let record = found.and_then(|found| StoredRecord::read(&found, time).ok()?.record);
+            page.records.extend(record.map(|record| (name.clone(), record)));
+            if page.records.len() >= request.limit {
+                return Ok(page);
             }
         }
-        Ok(page)
     }
+    Ok(page)
 }
 
 /// Returns the names of a node's children, in order. An absent record has none.
@@ -132,8 +123,4 @@ pub(super) async fn all_children(session: &Session, paths: &[String]) -> Result<
         });
     }
     Ok(all)
-}
-
-fn failed(failure: Failure) -> EngineError {
-    failure.answer.of_read()
 }

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Weak};
 
-use oncegate_coordination::operation::SingleRequest;
 use oncegate_coordination::routes::Routes;
 use oncegate_coordination::tick;
 use oncegate_coordination::time::{self, LastTick};
@@ -21,47 +20,41 @@ pub(super) async fn run(store: Arc<Store>, routes: Weak<Routes<Session>>, closin
         let (store, routes) = (store.clone(), routes.clone());
         async move {
             let _one_at_a_time = store.ticking.lock().await;
-            Some(routes.upgrade()?.run(Tick(last)).await)
+            Some(routes.upgrade()?.run(move |session| tick_once(session, last)).await)
         }
     };
     tick::run(state, every, closing, push).await;
 }
 
-/// A write of the clock from its last known write, or a read of it.
-struct Tick(Option<LastTick>);
-
-impl SingleRequest<Session> for Tick {
-    type Answer = LastTick;
-
-    async fn run(self, session: &Session) -> Result<LastTick, EngineError> {
-        let (keys, time) = (&session.store().keys, &session.store().state.time);
-        let (now, mut changes, mut next) = (time.monotonic(), Vec::new(), None);
-        if let Some(last) = self.0
-            && let Some(version) = session.version_of(Mark { number: last.mark, seen_at: last.since })
-        {
-            let clock = last.next(now);
-            let mut change = vec![Change::Set(keys.clock.clone(), time::encode(clock), version)];
-            if five_of(clock) != five_of(last.clock) {
-                // In the same step: while this has its version, the clock is within these five seconds.
-                change.push(Change::Set(keys.clock5.clone(), time::encode(five_of(clock)), -1));
-            }
-            changes.push(change);
-            next = Some(clock);
+/// Writes the clock from its last known write, or reads it.
+async fn tick_once(session: Session, last: Option<LastTick>) -> Result<LastTick, EngineError> {
+    let (keys, time) = (&session.store().keys, &session.store().state.time);
+    let (now, mut changes, mut next) = (time.monotonic(), Vec::new(), None);
+    if let Some(last) = last
+        && let Some(version) = session.version_of(Mark { number: last.mark, seen_at: last.since })
+    {
+        let clock = last.next(now);
+        let mut change = vec![Change::Set(keys.clock.clone(), time::encode(clock), version)];
+        if five_of(clock) != five_of(last.clock) {
+            // In the same step: while this has its version, the clock is within these five seconds.
+            change.push(Change::Set(keys.clock5.clone(), time::encode(five_of(clock)), -1));
         }
-        let replied = session.run(changes, vec![keys.clock.clone()]).await.map_err(|failure| failure.answer)?;
-        let Replied { changed, found, .. } = replied;
-        if let (Some(clock), Some(Ok(Body::Changed(stats)))) = (next, changed.into_iter().next())
-            && let Some(stat) = stats.first()
-        {
-            // It had this value after the write was sent.
-            time.observe(clock, now);
-            return Ok(LastTick { clock, mark: stat.version.into(), since: now, is_own: true });
-        }
-        // Another gateway has written it, or this one does not know.
-        let Some(Ok(Some((value, stat)))) = found.into_iter().next() else {
-            return Err(EngineError::unavailable("the clock is missing in ZooKeeper"));
-        };
-        let clock = time::read(&value, &keys.clock)?;
-        Ok(LastTick { clock, mark: stat.version.into(), since: time.monotonic(), is_own: false })
+        changes.push(change);
+        next = Some(clock);
     }
+    let replied = session.run(changes, vec![keys.clock.clone()]).await.map_err(|failure| failure.answer)?;
+    let Replied { changed, found, .. } = replied;
+    if let (Some(clock), Some(Ok(Body::Changed(stats)))) = (next, changed.into_iter().next())
+        && let Some(stat) = stats.first()
+    {
+        // It had this value after the write was sent.
+        time.observe(clock, now);
+        return Ok(LastTick { clock, mark: stat.version.into(), since: now, is_own: true });
+    }
+    // Another gateway has written it, or this one does not know.
+    let Some(Ok(Some((value, stat)))) = found.into_iter().next() else {
+        return Err(EngineError::unavailable("the clock is missing in ZooKeeper"));
+    };
+    let clock = time::read(&value, &keys.clock)?;
+    Ok(LastTick { clock, mark: stat.version.into(), since: time.monotonic(), is_own: false })
 }
