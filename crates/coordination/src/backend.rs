@@ -1,15 +1,14 @@
 //! The parts of an engine that depend on the messages of its servers: each engine writes them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use oncegate_core::engine::{Determinate, EngineError, RecordName};
 use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage};
 use oncegate_core::record::Key;
-use oncegate_driver::Server;
 
-use super::members::Members;
-use super::options::Options;
+use super::State;
 use super::queue::Operations;
 
 /// The parts of an engine that depend on the messages of its servers.
@@ -20,14 +19,30 @@ pub trait Backend: Send + Sync + 'static {
     /// Most bytes in a batch, by a rough count.
     const BATCH_BYTES_MAX: usize;
 
-    /// Returns the options of the engine.
-    fn options(&self) -> &Options;
+    /// Returns what the engine knows of its store.
+    fn state(&self) -> &State;
 
-    /// Returns the known state of the servers.
-    fn server(&self) -> &Server;
+    /// Forgets what the engine itself knows of lost data.
+    fn forget(&self);
 
-    /// Returns the members of the cluster.
-    fn members(&self) -> &Members;
+    /// Records the marker of the store, in a read that was sent at this monotonic time.
+    ///
+    /// # Errors
+    /// Other members show another marker. This one must not be used.
+    fn set_marker(&self, marker: Option<&[u8]>, sent_at: Duration) -> Result<(), Determinate> {
+        if self.state().set_marker(marker, sent_at)? {
+            self.state().forget();
+            self.forget();
+        }
+        Ok(())
+    }
+
+    /// Records that the store came back without its data.
+    fn lost_data(&self) {
+        self.state().forget();
+        self.forget();
+        self.state().report_loss_once();
+    }
 
     /// Returns the key of a claim.
     fn claim_key(&self, key: &Key) -> Bytes;

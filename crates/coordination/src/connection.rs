@@ -29,7 +29,7 @@ impl<B: Backend> oncegate_driver::Connector for Connector<B> {
     type Connection = Connection<B>;
 
     fn server(&self) -> &Server {
-        self.backend.server()
+        &self.backend.state().server
     }
 
     async fn connect(&self) -> Result<Connection<B>, Determinate> {

@@ -28,19 +28,20 @@ pub mod tls;
 pub mod url;
 pub mod value;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use oncegate_core::clock::Clock;
+use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::Determinate;
 use oncegate_driver::Server;
 
 use self::gate::Gate;
 use self::identity::Identity;
 use self::members::Members;
+use self::options::Options;
 use self::seen::Seen;
-use self::time::StoreTime;
+use self::time::{StoreTime, Time};
 
 /// Two notices of lost data within this time are of one loss: its marker, its clock and its revision show it one after another.
 const ONE_LOSS: Duration = Duration::from_secs(5);
@@ -50,6 +51,10 @@ const MARKER_BYTES: usize = 8;
 
 /// Knowledge of an engine about its store.
 pub struct State {
+    /// Options of the engine.
+    pub options: Options,
+    /// Reachability of the store, and the losses of its data.
+    pub server: Server,
     /// The store's time.
     pub time: StoreTime,
     /// Values that are likely to be changed again.
@@ -59,6 +64,8 @@ pub struct State {
     /// Members of the cluster, for operators.
     pub members: Members,
     identity: Identity,
+    /// The newest revision or transaction that a reply has shown.
+    newest: AtomicI64,
     /// A session was opened before.
     has_opened: AtomicBool,
     /// A loss of data was reported, and no session has been opened since.
@@ -67,26 +74,57 @@ pub struct State {
     lost_at: Mutex<Option<Duration>>,
 }
 
+/// What no later reply may be below: the clock, and the newest revision or transaction.
+#[derive(Clone, Copy, Debug)]
+pub struct Floor {
+    clock: Timestamp,
+    newest: i64,
+}
+
 impl State {
-    /// Creates the state of an engine that has not seen its store yet.
-    pub fn new(clock: Arc<dyn Clock>, gate: Gate, members: Members) -> Self {
-        let (seen, identity, lost_at) = (Seen::default(), Identity::default(), Mutex::default());
-        let (has_opened, is_loss_reported) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { time: StoreTime::new(clock), seen, gate, members, identity, has_opened, is_loss_reported, lost_at }
+    /// Creates the state of an engine that has not seen its store yet. The address is for messages: it must hold no password.
+    pub fn new(engine: &'static str, address: String, options: Options, gate: Gate) -> Self {
+        Self {
+            time: StoreTime::new(options.clock.clone()),
+            server: Server::new(engine, address, options.on_data_loss.clone()),
+            members: Members::new(engine),
+            options,
+            gate,
+            seen: Seen::default(),
+            identity: Identity::default(),
+            newest: AtomicI64::new(0),
+            has_opened: AtomicBool::new(false),
+            is_loss_reported: AtomicBool::new(false),
+            lost_at: Mutex::default(),
+        }
     }
 
     /// Forgets the state of lost data. The clock never goes back.
-    pub fn forget(&self) {
+    fn forget(&self) {
+        self.newest.store(0, Ordering::Release);
         self.gate.forget_clock();
         self.seen.clear();
     }
 
-    /// Reports to `server` that a member shows this marker, in a read that was sent at this monotonic time. Returns whether it is
-    /// another one than before: then the data are lost, and the engine has to forget what it knew of them.
-    ///
-    /// # Errors
-    /// Other members show another marker. This one must not be used.
-    pub fn set_marker(&self, server: &Server, marker: Option<&[u8]>, sent_at: Duration) -> Result<bool, Determinate> {
+    /// Returns what the reply to a request may not be below. Read it before the request is sent.
+    pub fn floor(&self) -> Floor {
+        Floor { clock: self.time.seen(), newest: self.newest.load(Ordering::Acquire) }
+    }
+
+    /// Records the clock and the revision or transaction of a reply. The request was sent at this monotonic time. Returns the time;
+    /// `None` if the reply is below the floor, since the store came back without its data.
+    pub fn observe(&self, clock: Timestamp, newest: i64, sent_at: Duration, floor: Floor) -> Option<Time> {
+        if clock < floor.clock || newest < floor.newest {
+            return None;
+        }
+        self.newest.fetch_max(newest, Ordering::AcqRel);
+        self.gate.compare_clocks(clock, sent_at, self.time.monotonic());
+        Some(self.time.observe(clock, sent_at))
+    }
+
+    /// Records that a member shows this marker, in a read that was sent at this monotonic time. Returns whether it is another one
+    /// than before: then the data are lost.
+    fn set_marker(&self, marker: Option<&[u8]>, sent_at: Duration) -> Result<bool, Determinate> {
         if marker.is_some_and(|marker| marker.len() != MARKER_BYTES) {
             return Err(time::not_ours("the key `marker`"));
         }
@@ -94,9 +132,9 @@ impl State {
         // Sessions that are open learn of it with their next heartbeat.
         self.gate.report_two_stores(matches!(checked, Err(Determinate::Incompatible(_))));
         checked?;
-        let lost = server.replace_marker(marker);
+        let lost = self.server.replace_marker(marker);
         if lost {
-            self.report_loss(server);
+            self.report_loss();
         }
         Ok(lost)
     }
@@ -106,19 +144,19 @@ impl State {
         self.is_loss_reported.store(false, Ordering::Release);
     }
 
-    /// Reports to `server` that the store has lost its data, unless that was reported since the last session was opened.
-    pub fn report_loss_once(&self, server: &Server) {
+    /// Reports that the store has lost its data, unless that was reported since the last session was opened.
+    fn report_loss_once(&self) {
         if !self.is_loss_reported.swap(true, Ordering::AcqRel) {
-            self.report_loss(server);
+            self.report_loss();
         }
     }
 
-    /// Reports to `server` that the store has lost its data, once for each loss.
-    pub fn report_loss(&self, server: &Server) {
+    /// Reports that the store has lost its data, once for each loss.
+    fn report_loss(&self) {
         let now = self.time.monotonic();
         let before = self.lost_at.lock().unwrap_or_else(PoisonError::into_inner).replace(now);
         if before.is_none_or(|before| now.saturating_sub(before) > ONE_LOSS) {
-            server.report_loss();
+            self.server.report_loss();
         }
     }
 }

@@ -19,7 +19,7 @@ const OTHERS: Duration = Duration::from_millis(300);
 
 impl State {
     /// Opens a session with `open` at the first of these members that passes its checks, beginning with number `from`, counted in a
-    /// circle. A member that does not answer within `limit` fails, and delays the others by a tenth of a second.
+    /// circle. A member that does not answer in time fails, and delays the others by a tenth of a second.
     ///
     /// The first time all are asked, since their markers show whether they belong together. `check` compares the marker of the
     /// session with those that have been seen by then.
@@ -30,7 +30,6 @@ impl State {
         &self,
         mut members: Vec<Address>,
         from: usize,
-        limit: Duration,
         open: impl Fn(Address) -> Opening,
         check: impl FnOnce(Session) -> Checking,
     ) -> Result<Session, Determinate>
@@ -38,7 +37,7 @@ impl State {
         Opening: Future<Output = Result<Session, Determinate>>,
         Checking: Future<Output = Result<Session, Determinate>>,
     {
-        let count = members.len().max(1);
+        let (count, limit) = (members.len().max(1), self.options.connect_timeout);
         members.rotate_left(from % count);
         let is_first = !self.has_opened.load(Ordering::Acquire);
         let mut attempts = FuturesUnordered::new();
@@ -75,19 +74,17 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::AtomicU32;
-
-    use oncegate_core::clock::SystemClock;
 
     use super::*;
     use crate::gate::Gate;
-    use crate::members::Members;
+    use crate::options::Options;
 
     const LIMIT: Duration = Duration::from_secs(1);
 
     fn state() -> State {
-        State::new(Arc::new(SystemClock::new()), Gate::new("a store", "grant_until"), Members::new("a store"))
+        let options = Options { connect_timeout: LIMIT, ..Options::default() };
+        State::new("a store", "a:1".into(), options, Gate::new("a store", "grant_until"))
     }
 
     fn members() -> Vec<Address> {
@@ -113,12 +110,12 @@ mod tests {
         };
         let early = Duration::from_millis(1);
         for (wait, why) in [(OTHERS, "`a` may belong to another store"), (2 * NEXT_MEMBER, "others come first")] {
-            let opening = state.open_session(members(), 0, LIMIT, open, check);
+            let opening = state.open_session(members(), 0, open, check);
             assert!(timeout(wait.saturating_sub(early), opening).await.is_err(), "{why}");
-            let opened = state.open_session(members(), 0, LIMIT, open, check).await;
+            let opened = state.open_session(members(), 0, open, check).await;
             assert_eq!(opened, Ok("c".to_owned()));
         }
-        let opening = state.open_session(members(), 5, LIMIT, open, check);
+        let opening = state.open_session(members(), 5, open, check);
         assert_eq!(timeout(early, opening).await, Ok(Ok("c".to_owned())), "it is the first one from there");
         assert_eq!(checked.load(Ordering::Relaxed), 1);
     }
@@ -128,10 +125,10 @@ mod tests {
         let (state, refused) = (state(), Determinate::Incompatible("two stores".into()));
         let check = |_: String| std::future::ready(Err(refused.clone()));
         for _ in 0..2 {
-            assert_eq!(state.open_session(members(), 0, LIMIT, open, check).await, Err(refused.clone()));
+            assert_eq!(state.open_session(members(), 0, open, check).await, Err(refused.clone()));
         }
         let check = |session: String| std::future::ready(Ok(session));
-        assert!(state.open_session(members(), 0, LIMIT, open, check).await.is_ok());
+        assert!(state.open_session(members(), 0, open, check).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
@@ -145,11 +142,11 @@ mod tests {
             Err(Determinate::Unavailable("refused".into()))
         };
         let check = |(): ()| std::future::ready(Ok(()));
-        let refusal = state().open_session(members(), 0, LIMIT, open, check).await;
+        let refusal = state().open_session(members(), 0, open, check).await;
         assert_eq!(refusal, Err(Determinate::Incompatible("too old".into())));
-        let refusal = state().open_session(members()[..1].to_vec(), 0, LIMIT, open, check).await.unwrap_err();
+        let refusal = state().open_session(members()[..1].to_vec(), 0, open, check).await.unwrap_err();
         assert!(refusal.reason().contains("a:1 does not answer within 1s"), "{refusal}");
-        let refusal = state().open_session(Vec::new(), 7, LIMIT, open, check).await.unwrap_err();
+        let refusal = state().open_session(Vec::new(), 7, open, check).await.unwrap_err();
         assert_eq!(refusal.reason(), "it has no members");
     }
 }

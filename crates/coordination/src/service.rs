@@ -65,7 +65,7 @@ impl<B: Backend> Service<B> {
         L: Future<Output = ()> + Send + 'static,
         T: Future<Output = ()> + Send + 'static,
     {
-        let options = backend.options();
+        let options = &backend.state().options;
         let intervals = Intervals { heartbeat: options.heartbeat_interval, check: None };
         let workers = AtomicUsize::new(0);
         let connector = |readiness| Connector {
@@ -149,7 +149,7 @@ impl<B: Backend> Records for Service<B> {
 #[async_trait]
 impl<B: Backend> OneShard for Service<B> {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { durable: self.backend.server().is_durable(), ..CAPABILITIES }
+        Capabilities { durable: self.backend.state().server.is_durable(), ..CAPABILITIES }
     }
 
     async fn probe(&self) -> Result<(), EngineError> {
@@ -157,15 +157,15 @@ impl<B: Backend> OneShard for Service<B> {
     }
 
     fn data_lost(&self) -> u64 {
-        self.backend.server().data_losses()
+        self.backend.state().server.data_losses()
     }
 
     fn nodes(&self) -> Vec<Node> {
-        self.backend.members().nodes()
+        self.backend.state().members.nodes()
     }
 
     fn identity(&self) -> Option<StoreIdentity> {
-        let (server, routes) = (self.backend.server(), self.routes.clone());
+        let (server, routes) = (&self.backend.state().server, self.routes.clone());
         let look_up: LookUpFn = Arc::new(move |key| {
             let routes = routes.clone();
             Box::pin(async move {
@@ -188,6 +188,6 @@ impl<B: Backend> OneShard for Service<B> {
 
 impl<B: Backend> fmt::Debug for Service<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Service").field("server", self.backend.server()).finish_non_exhaustive()
+        f.debug_struct("Service").field("server", &self.backend.state().server).finish_non_exhaustive()
     }
 }

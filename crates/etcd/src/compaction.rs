@@ -59,7 +59,7 @@ impl Compaction {
                 && self.is_warning_due(now)
             {
                 tracing::warn!(
-                    server = store.server.address(),
+                    server = store.state.server.address(),
                     reason,
                     "etcd refuses to compact its history, which grows until no room is left. Give the user of the URL the role root, \
                      or start every member with --auto-compaction-mode=periodic --auto-compaction-retention=1m and leave compact out \
@@ -70,7 +70,7 @@ impl Compaction {
         }
         if !is_compacted(session.range(range_at(&store.keys.clock, old)).await)? && self.is_warning_due(now) {
             tracing::warn!(
-                server = store.server.address(),
+                server = store.state.server.address(),
                 "etcd keeps history that is older than ten minutes, so its database grows with each claim until no room is left. Start \
                  every member with --auto-compaction-mode=periodic --auto-compaction-retention=1m; or, if nothing else uses this \
                  etcd, write ?compact=1m into the URL"

@@ -28,8 +28,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use oncegate_coordination::State;
 use oncegate_coordination::backend::Backend;
-use oncegate_coordination::members::Members;
 pub use oncegate_coordination::options::Options;
 use oncegate_coordination::queue::Operations;
 use oncegate_coordination::scheme::{Exported, scheme};
@@ -38,7 +38,6 @@ use oncegate_coordination::url::Url as CommonUrl;
 use oncegate_core::engine::{Determinate, Engine, EngineError, RecordName};
 use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage};
 use oncegate_core::record::Key;
-use oncegate_driver::Server;
 use oncegate_driver::scheme::{Inspection, Scheme};
 
 use self::failure::Failure;
@@ -100,16 +99,12 @@ impl Backend for Store {
 
     const BATCH_BYTES_MAX: usize = batch::BYTES_MAX;
 
-    fn options(&self) -> &Options {
-        &self.options
+    fn state(&self) -> &State {
+        &self.state
     }
 
-    fn server(&self) -> &Server {
-        &self.server
-    }
-
-    fn members(&self) -> &Members {
-        &self.state.members
+    fn forget(&self) {
+        // All of it is in the state.
     }
 
     fn claim_key(&self, key: &Key) -> Bytes {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use oncegate_coordination::backend::Backend as _;
 use oncegate_coordination::step::{Guard, Stepped, Write};
 use oncegate_coordination::time::{self, Time};
 use oncegate_coordination::tls::with_tls_hint;
@@ -46,7 +47,7 @@ impl Session {
             session.check().await.map_err(|failure| failure.answer.without_effect())?;
             Ok(session)
         };
-        store.state.open_session(store.members(), from, store.options.connect_timeout, open, check).await
+        store.state.open_session(store.members(), from, open, check).await
     }
 
     async fn open_at(store: Arc<Store>, member: Address) -> Result<Self, Determinate> {
@@ -65,7 +66,7 @@ impl Session {
         session.store.learn(&member, &listed);
         session.begin().await.map_err(refused)?;
         session.store.state.opened();
-        session.store.server.set_durable(true);
+        session.store.state.server.set_durable(true);
         Ok(session)
     }
 
@@ -84,7 +85,7 @@ impl Session {
         let missing = || Failure::lost("etcd does not keep the marker and the clock");
         let (marker, clock) = (marker.ok_or_else(missing)?, clock.ok_or_else(missing)?);
         // Before anything else of this member counts: it may belong to another cluster.
-        self.store.set_marker(Some(&marker.value), sent_at)?;
+        self.store.set_marker(Some(&marker.value), sent_at).map_err(Failure::refused)?;
         if self.clock_of(&clock.value)? < floor {
             self.store.lost_data();
             // The store was restored. Its clock continues above every value that was seen.
@@ -134,7 +135,7 @@ impl Session {
             Some(Stepped::Found(marker)) => marker,
             _ => None,
         };
-        self.store.set_marker(marker.as_ref().map(|marker| &marker.value[..]), sent_at)
+        self.store.set_marker(marker.as_ref().map(|marker| &marker.value[..]), sent_at).map_err(Failure::refused)
     }
 
     /// Reads a key, of this store or of another one.
@@ -155,37 +156,28 @@ impl Session {
 
     /// Runs a transaction of these operations that also reads the clock.
     pub(super) async fn run(&self, operations: impl Fn() -> Vec<RequestOp>) -> Result<Replied, Failure> {
-        let (keys, time) = (&self.store.keys, &self.store.state.time);
+        let (keys, state) = (&self.store.keys, &self.store.state);
         let build = || {
             let mut success = vec![step::read(&keys.clock)];
             success.extend(operations());
             TxnRequest { success, ..TxnRequest::default() }
         };
-        let (sent_at, floor, is_full) = (time.monotonic(), self.floor(), self.store.state.gate.has_alarm());
+        let (sent_at, floor, is_full) = (state.time.monotonic(), state.floor(), state.gate.has_alarm());
         let replied = self.limited(self.client.txn(build)).await;
         let TxnResponse { header, responses, .. } =
             replied.map_err(|failure| if is_full { failure } else { failure.of_full_store() })?;
         let revision = header.map_or(0, |header| header.revision);
         let mut responses = responses.into_iter();
-        let clock = match responses.next().map(|response| step::result_of(response, revision)) {
-            Some(Ok(Stepped::Found(Some(clock)))) => Some(self.clock_of(&clock.value)?),
-            _ => None,
-        };
-        match clock {
-            Some(clock) if clock >= floor.0 && revision >= floor.1 => {
-                let mut known = self.store.known();
-                known.revision = known.revision.max(revision);
-                drop(known);
-                self.store.state.gate.compare_clocks(clock, sent_at, time.monotonic());
-                Ok(Replied { time: time.observe(clock, sent_at), revision, responses: responses.collect() })
-            }
-            Some(_) => {
-                self.store.lost_data();
-                Err(Failure::lost("etcd came back without its data: its clock or its revision is lower than before"))
-            }
+        let clock = responses.next().map(|response| step::result_of(response, revision));
+        let Some(Ok(Stepped::Found(Some(clock)))) = clock else {
             // The next session creates it, and finds the marker of an empty store.
-            None => Err(Failure::lost("the clock is missing in etcd")),
+            return Err(Failure::lost("the clock is missing in etcd"));
+        };
+        if let Some(time) = state.observe(self.clock_of(&clock.value)?, revision, sent_at, floor) {
+            return Ok(Replied { time, revision, responses: responses.collect() });
         }
+        self.store.lost_data();
+        Err(Failure::lost("etcd came back without its data: its clock or its revision is lower than before"))
     }
 
     /// Reads a range of keys, for lists. A serializable read may be a little old.
@@ -212,12 +204,7 @@ impl Session {
         time::read(stored, &String::from_utf8_lossy(&self.store.keys.clock)).map_err(Failure::refused)
     }
 
-    /// Returns what no later reply may be below.
-    fn floor(&self) -> (Timestamp, i64) {
-        (self.store.state.time.seen(), self.store.known().revision)
-    }
-
     async fn limited<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        self.store.options.limited("etcd", call, Failure::lost).await
+        self.store.state.options.limited("etcd", call, Failure::lost).await
     }
 }

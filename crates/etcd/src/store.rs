@@ -1,17 +1,14 @@
-//! State that all sessions of an engine share: the members, the newest revision, and the losses of data.
+//! State that all sessions of an engine share.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use oncegate_coordination::State;
 use oncegate_coordination::gate::Gate;
-use oncegate_coordination::members::{self, MEMBERS_MAX, Members};
+use oncegate_coordination::members::{self, MEMBERS_MAX};
 use oncegate_coordination::options::Options;
 use oncegate_coordination::url::Address;
-use oncegate_driver::Server;
 
 use super::authentication::Authentication;
-use super::failure::Failure;
 use super::keys::Keys;
 use super::proto::{MemberListResponse, StatusResponse};
 use super::url::{self, Url};
@@ -25,9 +22,7 @@ pub(super) const PROXY: &str = "it is a grpc-proxy, which hides the members: nam
 /// State that all sessions of an engine share.
 pub(super) struct Store {
     pub(super) url: Url,
-    pub(super) options: Options,
     pub(super) keys: Keys,
-    pub(super) server: Arc<Server>,
     pub(super) state: Arc<State>,
     pub(super) authentication: Option<Arc<Authentication>>,
     known: Mutex<Known>,
@@ -35,28 +30,24 @@ pub(super) struct Store {
 
 /// Observed state of the cluster.
 #[derive(Default)]
-pub(super) struct Known {
+struct Known {
     /// Members, those of the URL first.
     members: Vec<Address>,
     /// Members that do not count for the quorum. They answer no calls.
     learners: Vec<Address>,
     /// What is unusual about the list of members, and the member that gave it.
     list_warning: Option<(Address, &'static str)>,
-    pub(super) revision: i64,
 }
 
 impl Store {
     pub(super) fn new(url: Url, options: Options) -> Self {
         let (members, address) = (url.common.members.clone(), url.common.addresses());
-        let state = State::new(options.clock.clone(), Gate::new("etcd", "grant_until"), Members::new("etcd"));
         Self {
             keys: Keys::new(&url.prefix),
-            server: Arc::new(Server::new("etcd", address, options.on_data_loss.clone())),
-            state: Arc::new(state),
+            state: Arc::new(State::new("etcd", address, options, Gate::new("etcd", "grant_until"))),
             authentication: Authentication::of(&url.common),
             known: Mutex::new(Known { members, ..Known::default() }),
             url,
-            options,
         }
     }
 
@@ -93,12 +84,6 @@ impl Store {
         known.learners = addresses(true).take(MEMBERS_MAX).collect();
     }
 
-    /// Records that the store came back without its data.
-    pub(super) fn lost_data(&self) {
-        self.forget();
-        self.state.report_loss_once(&self.server);
-    }
-
     /// Records the size that a member reports.
     pub(super) fn report_size(&self, status: &StatusResponse) {
         let (used, quota) = (status.bytes_used(), status.quota());
@@ -107,21 +92,7 @@ impl Store {
         self.state.gate.report_alarm(status.errors.iter().any(|error| error.contains("NOSPACE")));
     }
 
-    /// Records the marker of the store, in a read that was sent at this monotonic time. Fails if other members show another one.
-    pub(super) fn set_marker(&self, marker: Option<&[u8]>, sent_at: Duration) -> Result<(), Failure> {
-        if self.state.set_marker(&self.server, marker, sent_at).map_err(Failure::refused)? {
-            self.forget();
-        }
-        Ok(())
-    }
-
-    /// Forgets the state of lost data. The clock never goes back.
-    fn forget(&self) {
-        self.known().revision = 0;
-        self.state.forget();
-    }
-
-    pub(super) fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

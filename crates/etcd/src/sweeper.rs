@@ -26,7 +26,7 @@ const DELETIONS_MAX: usize = 100;
 /// Sweeps until `closing` is cancelled.
 pub(super) async fn run(store: Arc<Store>, closing: CancellationToken) {
     let (mut compaction, mut pace) = (Compaction::new(&store), Pace::default());
-    while closing.run_until_cancelled(sleep(sweep::pause(store.options.sweep_interval))).await.is_some() {
+    while closing.run_until_cancelled(sleep(sweep::pause(store.state.options.sweep_interval))).await.is_some() {
         let Some(Ok(session)) = closing.run_until_cancelled(Session::open(&store, 0)).await else { continue };
         let swept = closing.run_until_cancelled(sweep(&store, &session, &mut compaction, &mut pace)).await;
         if let Some(Err(failure)) = swept {
@@ -41,7 +41,7 @@ async fn sweep(store: &Store, session: &Session, compaction: &mut Compaction, pa
         let revision = sweep_next(store, session, pace).await?;
         compaction.advance(store, session, revision).await?;
         if !pace.goes_on() {
-            sleep(sweep::pause(store.options.sweep_interval)).await;
+            sleep(sweep::pause(store.state.options.sweep_interval)).await;
         }
     }
 }
@@ -63,14 +63,14 @@ async fn sweep_next(store: &Store, session: &Session, pace: &mut Pace) -> Result
         Ok(swept) => swept,
         Err(failure) => {
             if pace.failed() {
-                let (server, reason) = (store.server.address(), failure.answer.reason());
+                let (server, reason) = (store.state.server.address(), failure.answer.reason());
                 tracing::warn!(server, reason, "Sweeping fails again and again, so ended records stay and fill etcd");
             }
             return Err(failure);
         }
     };
     let is_last = next.is_none();
-    let cursor = Cursor::after_page(time.clock, next, store.options.sweep_interval);
+    let cursor = Cursor::after_page(time.clock, next, store.state.options.sweep_interval);
     let guard = stored.map_or(Guard::Absent, |stored| Guard::Unchanged(stored.mark));
     let write = Write { guards: vec![guard], put: Some(cursor.encode()), is_remembered: false };
     // If another gateway was faster, its cursor stays.

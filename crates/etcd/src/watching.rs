@@ -35,7 +35,7 @@ impl Listener for Watching {
     type Session = Session;
 
     fn server(&self) -> String {
-        self.0.server.address().to_owned()
+        self.0.state.server.address().to_owned()
     }
 
     async fn open(&self) -> Result<Session, String> {
@@ -53,7 +53,7 @@ impl Listener for Watching {
                 outgoing,
                 |mut outgoing| async move { outgoing.recv().await.map(|request| (request, outgoing)) },
             );
-        let opened = timeout(self.0.options.connect_timeout, session.client().watch(outgoing)).await;
+        let opened = timeout(self.0.state.options.connect_timeout, session.client().watch(outgoing)).await;
         let mut replies = match opened {
             Ok(Ok(replies)) => replies,
             Ok(Err(failure)) => return failure.answer.reason().to_owned(),

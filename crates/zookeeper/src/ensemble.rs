@@ -23,7 +23,7 @@ pub(super) const WITHOUT_WORDS: &str =
 pub(super) async fn run(store: Arc<Store>, closing: CancellationToken) {
     while let Some(nodes) = closing.run_until_cancelled(look(&store)).await {
         if let Some(is_durable) = is_durable(&nodes) {
-            store.server.set_durable(is_durable);
+            store.state.server.set_durable(is_durable);
         }
         store.state.members.record(nodes);
         if !members::is_due(&closing).await {

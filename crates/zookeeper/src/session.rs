@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use oncegate_coordination::Floor;
+use oncegate_coordination::backend::Backend as _;
 use oncegate_coordination::time::{self, Time};
 use oncegate_coordination::url::Address;
 use oncegate_coordination::value::Mark;
@@ -55,7 +57,7 @@ impl Session {
             session.check().await.map_err(|failure| failure.answer.without_effect())?;
             Ok((session, events))
         };
-        store.state.open_session(store.members(), from, store.options.connect_timeout, open, check).await
+        store.state.open_session(store.members(), from, open, check).await
     }
 
     async fn open_at(store: Arc<Store>, member: Address) -> Result<(Self, Events), Determinate> {
@@ -64,7 +66,7 @@ impl Session {
         let ((client, events), srvr) = tokio::try_join!(connecting, async {
             // A member that does not answer `srvr` may still serve.
             let asking = words::ask(&store.url.common, &member, "srvr");
-            Ok(timeout(store.options.connect_timeout / 2, asking).await.ok().flatten())
+            Ok(timeout(store.state.options.connect_timeout / 2, asking).await.ok().flatten())
         })?;
         let session = Self { store, client, member, opened_at };
         session.begin().await.map_err(|failure| failure.answer.without_effect())?;
@@ -86,7 +88,7 @@ impl Session {
             );
         }
         let of_others = ensemble::is_durable(&self.store.state.members.nodes());
-        self.store.server.set_durable(is_durable && of_others.unwrap_or(true));
+        self.store.state.server.set_durable(is_durable && of_others.unwrap_or(true));
     }
 
     /// Creates missing nodes: the root, folders, marker and clock. Needs a quorum.
@@ -142,7 +144,7 @@ impl Session {
         let marker = replies.next().and_then(Result::ok).flatten();
         if let Some((marker, _)) = &marker {
             // Before anything else of this server counts: it may belong to another ensemble.
-            self.store.set_marker(Some(marker), sent_at)?;
+            self.store.set_marker(Some(marker), sent_at).map_err(Failure::refused)?;
         }
         let (value, stat) = match (replies.next(), marker) {
             (Some(Ok(Some(clock))), _) => clock,
@@ -183,7 +185,10 @@ impl Session {
             self.store.learn(&configuration);
         }
         match first {
-            Some(Ok(found)) => self.store.set_marker(found.as_ref().map(|(value, _)| &value[..]), sent_at),
+            Some(Ok(found)) => {
+                let marker = found.as_ref().map(|(value, _)| &value[..]);
+                self.store.set_marker(marker, sent_at).map_err(Failure::refused)
+            }
             Some(Err(code)) => Err(Failure::of_code(code, &marker)),
             None => Err(Failure::unfit()),
         }
@@ -203,7 +208,7 @@ impl Session {
     pub(super) async fn measure(&self) {
         let Some(heap) = self.store.url.heap else { return };
         let asking = words::ask(&self.store.url.common, &self.member, "mntr");
-        let answer = timeout(self.store.options.response_timeout, asking).await.ok().flatten();
+        let answer = timeout(self.store.state.options.response_timeout, asking).await.ok().flatten();
         if let Some(used) = answer.as_deref().and_then(words::data_bytes) {
             self.store.state.gate.report_size(used, heap / DATA_IN_HEAP);
         }
@@ -222,7 +227,7 @@ impl Session {
         }
         requests.extend([&keys.clock, &keys.clock5].map(|path| Request::Get(path.clone())));
         requests.extend(gets.into_iter().map(Request::Get));
-        let (sent_at, floor) = (self.store.state.time.monotonic(), self.floor());
+        let (sent_at, floor) = (self.store.state.time.monotonic(), self.store.state.floor());
         let mut replies = self.limited(self.client.send(requests)).await?.into_iter();
         let decided: Vec<_> = replies.by_ref().take(groups).collect();
         self.require_decision(&decided)?;
@@ -256,20 +261,18 @@ impl Session {
         (clock, clock_stat): &(Bytes, Stat),
         (five, five_stat): &(Bytes, Stat),
         zxid: i64,
-        floor: (Timestamp, i64),
+        floor: Floor,
     ) -> Result<Time, Failure> {
         let keys = &self.store.keys;
         let clock = time::read(clock, &keys.clock).map_err(Failure::refused)?;
         let five = time::read(five, &keys.clock5).map_err(Failure::refused)?;
-        if clock < floor.0 || zxid < floor.1 {
+        let Some(time) = self.store.state.observe(clock, zxid, sent_at, floor) else {
             self.store.lost_data();
             return Err(Failure::lost(
                 "ZooKeeper came back without its data: its clock or its zxid is lower than before",
             ));
-        }
-        let time = &self.store.state.time;
+        };
         let mut known = self.store.known();
-        known.zxid = known.zxid.max(zxid);
         if known.clock.is_none_or(|seen| seen.seen_at <= sent_at) {
             known.clock = Some(ClockSeen {
                 clock,
@@ -279,9 +282,7 @@ impl Session {
                 seen_at: sent_at,
             });
         }
-        drop(known);
-        self.store.state.gate.compare_clocks(clock, sent_at, time.monotonic());
-        Ok(time.observe(clock, sent_at))
+        Ok(time)
     }
 
     /// Sends requests that do not concern the clock and need no quorum: they may read slightly old data.
@@ -311,13 +312,8 @@ impl Session {
         &self.store
     }
 
-    /// Returns what no later reply may be below.
-    fn floor(&self) -> (Timestamp, i64) {
-        (self.store.state.time.seen(), self.store.known().zxid)
-    }
-
     async fn limited<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-        self.store.options.limited("ZooKeeper", call, Failure::lost).await
+        self.store.state.options.limited("ZooKeeper", call, Failure::lost).await
     }
 }
 

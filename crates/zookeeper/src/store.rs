@@ -6,13 +6,11 @@ use std::time::Duration;
 use hashbrown::HashSet;
 use oncegate_coordination::State;
 use oncegate_coordination::gate::Gate;
-use oncegate_coordination::members::{Members, with_listed};
+use oncegate_coordination::members::with_listed;
 use oncegate_coordination::options::Options;
 use oncegate_coordination::url::Address;
 use oncegate_core::clock::Timestamp;
-use oncegate_driver::Server;
 
-use super::failure::Failure;
 use super::keys::Keys;
 use super::members;
 use super::url::Url;
@@ -26,9 +24,7 @@ pub(super) const FIVE_US: u64 = 5_000_000;
 /// State that all sessions of an engine share.
 pub(super) struct Store {
     pub(super) url: Url,
-    pub(super) options: Options,
     pub(super) keys: Keys,
-    pub(super) server: Arc<Server>,
     pub(super) state: Arc<State>,
     /// Held while this gateway advances the clock, or wants that it does not.
     pub(super) ticking: tokio::sync::Mutex<()>,
@@ -40,8 +36,6 @@ pub(super) struct Store {
 pub(super) struct Known {
     /// Members, those of the URL first.
     pub(super) members: Vec<Address>,
-    /// The newest transaction that a reply has shown.
-    pub(super) zxid: i64,
     pub(super) clock: Option<ClockSeen>,
     folders: HashSet<String>,
 }
@@ -66,15 +60,12 @@ pub(super) fn five_of(clock: Timestamp) -> Timestamp {
 impl Store {
     pub(super) fn new(url: Url, options: Options) -> Self {
         let (members, address) = (url.common.members.clone(), url.common.addresses());
-        let state = State::new(options.clock.clone(), Gate::new("ZooKeeper", "heap"), Members::new("zookeeper"));
         Self {
             keys: Keys::new(&url.root),
-            server: Arc::new(Server::new("zookeeper", address, options.on_data_loss.clone())),
-            state: Arc::new(state),
+            state: Arc::new(State::new("zookeeper", address, options, Gate::new("ZooKeeper", "heap"))),
             ticking: tokio::sync::Mutex::default(),
             known: Mutex::new(Known { members, ..Known::default() }),
             url,
-            options,
         }
     }
 
@@ -90,23 +81,8 @@ impl Store {
         self.known().members.clone()
     }
 
-    /// Records that the store came back without its data.
-    pub(super) fn lost_data(&self) {
-        self.forget();
-        self.state.report_loss_once(&self.server);
-    }
-
-    /// Records the marker of the store, in a read that was sent at this monotonic time. Fails if other servers show another one.
-    pub(super) fn set_marker(&self, marker: Option<&[u8]>, sent_at: Duration) -> Result<(), Failure> {
-        if self.state.set_marker(&self.server, marker, sent_at).map_err(Failure::refused)? {
-            self.forget();
-        }
-        Ok(())
-    }
-
-    /// Forgets the state of lost data.
-    fn forget(&self) {
-        self.state.forget();
+    /// Forgets the nodes that were seen.
+    pub(super) fn forget_nodes(&self) {
         let mut known = self.known();
         *known = Known { members: std::mem::take(&mut known.members), ..Known::default() };
     }

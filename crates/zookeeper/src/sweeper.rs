@@ -25,7 +25,7 @@ const NODES: usize = 100;
 /// Sweeps until `closing` is cancelled.
 pub(super) async fn run(store: Arc<Store>, closing: CancellationToken) {
     let mut pace = Pace::default();
-    while closing.run_until_cancelled(sleep(sweep::pause(store.options.sweep_interval))).await.is_some() {
+    while closing.run_until_cancelled(sleep(sweep::pause(store.state.options.sweep_interval))).await.is_some() {
         let Some(Ok((session, _))) = closing.run_until_cancelled(Session::open(&store, 0)).await else { continue };
         let swept = closing.run_until_cancelled(sweep_all(&store, &session, &mut pace)).await;
         if let Some(Err(failure)) = swept {
@@ -39,7 +39,7 @@ async fn sweep_all(store: &Store, session: &Session, pace: &mut Pace) -> Result<
     loop {
         sweep_next(store, session, pace).await?;
         if !pace.goes_on() {
-            sleep(sweep::pause(store.options.sweep_interval)).await;
+            sleep(sweep::pause(store.state.options.sweep_interval)).await;
         }
     }
 }
@@ -57,7 +57,7 @@ async fn sweep_next(store: &Store, session: &Session, pace: &mut Pace) -> Result
         Ok(swept) => swept,
         Err(failure) => {
             if pace.failed() {
-                let (server, reason) = (store.server.address(), failure.answer.reason());
+                let (server, reason) = (store.state.server.address(), failure.answer.reason());
                 tracing::warn!(
                     server,
                     reason,
@@ -68,7 +68,7 @@ async fn sweep_next(store: &Store, session: &Session, pace: &mut Pace) -> Result
         }
     };
     let is_last = next.is_none();
-    let cursor = Cursor::after_page(time.clock, next.map(Place::encode), store.options.sweep_interval).encode();
+    let cursor = Cursor::after_page(time.clock, next.map(Place::encode), store.state.options.sweep_interval).encode();
     let change = match stored {
         Some((_, stat)) => Change::Set(path.clone(), cursor, stat.version),
         None => Change::Create(path.clone(), cursor),
@@ -145,7 +145,7 @@ async fn sweep_nodes(store: &Store, session: &Session, folder: &str, names: &[St
             let Ok(Some((value, stat))) = found else { continue };
             let mark = Mark { number: stat.version.into(), seen_at: sent_at };
             let found = Found { value, revision: stat.mzxid, mark };
-            if is_over(&found, time, is_claim, store.options.linger) {
+            if is_over(&found, time, is_claim, store.state.options.linger) {
                 deletions.push(vec![Change::Delete(path, stat.version)]);
             }
         }

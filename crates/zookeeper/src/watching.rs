@@ -30,7 +30,7 @@ impl Listener for Watching {
     type Session = (Session, Events);
 
     fn server(&self) -> String {
-        self.0.server.address().to_owned()
+        self.0.state.server.address().to_owned()
     }
 
     async fn open(&self) -> Result<(Session, Events), String> {
