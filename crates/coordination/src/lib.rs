@@ -106,9 +106,14 @@ impl State {
         self.seen.clear();
     }
 
+    /// Returns the newest revision or transaction that a reply has shown.
+    pub fn newest(&self) -> i64 {
+        self.newest.load(Ordering::Acquire)
+    }
+
     /// Returns what the reply to a request may not be below. Read it before the request is sent.
     pub fn floor(&self) -> Floor {
-        Floor { clock: self.time.seen(), newest: self.newest.load(Ordering::Acquire) }
+        Floor { clock: self.time.seen(), newest: self.newest() }
     }
 
     /// Records the clock and the revision or transaction of a reply. The request was sent at this monotonic time. Returns the time;

@@ -1,8 +1,8 @@
 //! The engine on a coordination service: the parts that do not depend on its messages.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -19,15 +19,17 @@ use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
 };
 use oncegate_core::record::{Key, LiveClaim};
-use oncegate_driver::listener::{self, Listener};
+use oncegate_driver::listener;
 use oncegate_driver::{Intervals, Pool};
-use tokio_util::sync::CancellationToken;
 
 use super::backend::Backend;
 use super::claims::{ClaimCall, Request};
 use super::connection::Connector;
+use super::options::Options;
 use super::records::{ChangeCall, RecordLookup};
 use super::routes::Routes;
+use super::sweep;
+use super::url::InvalidUrl;
 
 /// Number of connections, if the process does not name its cores.
 const CONNECTIONS: usize = 2;
@@ -48,23 +50,16 @@ pub struct Service<B: Backend> {
 }
 
 impl<B: Backend> Service<B> {
-    /// Starts the connections of an engine, and its four tasks: a listener, a sweeper, one that looks at the members, and one that
-    /// advances the clock.
+    /// Opens the engine of a URL: starts its connections, and its four tasks: a listener, a sweeper, one that looks at the members,
+    /// and one that advances the clock.
+    ///
+    /// # Errors
+    /// The error in the URL, without repeating the URL.
     ///
     /// # Panics
     /// Outside a tokio runtime: the connections live in their own tasks.
-    pub fn start<S, L, T>(
-        backend: Arc<B>,
-        listener: impl Listener,
-        sweep: impl FnOnce(CancellationToken) -> S,
-        look: impl FnOnce(CancellationToken) -> L,
-        tick: impl FnOnce(Weak<Routes<B::Session>>, CancellationToken) -> T,
-    ) -> Self
-    where
-        S: Future<Output = ()> + Send + 'static,
-        L: Future<Output = ()> + Send + 'static,
-        T: Future<Output = ()> + Send + 'static,
-    {
+    pub fn open(url: &str, options: Options) -> Result<Self, InvalidUrl> {
+        let backend = Arc::new(B::of_url(url, options)?);
         let options = &backend.state().options;
         let intervals = Intervals { heartbeat: options.heartbeat_interval, check: None };
         let workers = AtomicUsize::new(0);
@@ -74,12 +69,12 @@ impl<B: Backend> Service<B> {
             first_member: workers.fetch_add(1, Ordering::Relaxed),
         };
         let pool = Pool::start(options.cores.len().max(CONNECTIONS), &options.cores, intervals, connector);
-        let hub = pool.listen(listener);
-        pool.spawn(sweep);
-        pool.spawn(look);
+        let hub = pool.listen(backend.clone().listener());
+        pool.spawn(|closing| sweep::run(backend.clone(), closing));
+        pool.spawn(|closing| backend.clone().look_at_members(closing));
         let routes = Routes::new(pool);
-        routes.pool().spawn(|closing| tick(Arc::downgrade(&routes), closing));
-        Self { backend, routes, hub }
+        routes.pool().spawn(|closing| backend.clone().advance_clock(Arc::downgrade(&routes), closing));
+        Ok(Self { backend, routes, hub })
     }
 
     async fn call<R: Request>(&self, request: R) -> Result<R::Answer, EngineError> {
@@ -169,8 +164,8 @@ impl<B: Backend> OneShard for Service<B> {
         let look_up: LookUpFn = Arc::new(move |key| {
             let routes = routes.clone();
             Box::pin(async move {
-                let found = routes.run(|session| B::look_up(session, key)).await;
-                found.map(|found| found.map(Vec::from)).map_err(EngineError::of_read)
+                let read = routes.run(|session| B::read(session, key)).await;
+                read.map(|(_, found)| Some(found?.value.into())).map_err(EngineError::of_read)
             })
         });
         let servers = Servers::ByMarker { place: self.backend.marker_key(), look_up };

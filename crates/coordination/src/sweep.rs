@@ -1,12 +1,17 @@
 //! Sweeping: all gateways together delete ended records, one page at a time. How far they have come is a key.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use oncegate_core::attempt::{Entropy as _, SystemEntropy};
 use oncegate_core::backoff::jittered;
 use oncegate_core::clock::Timestamp;
+use oncegate_core::engine::EngineError;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
+use super::backend::Backend;
 use super::time;
 
 /// Time between two pages.
@@ -18,15 +23,67 @@ const PAGE: usize = 500;
 /// Pages that fail one after the other until an operator is warned. The last of them had one record.
 const FAILURES: u32 = 10;
 
+/// Sweeps until `closing` is cancelled.
+pub(super) async fn run<B: Backend>(backend: Arc<B>, closing: CancellationToken) {
+    let (interval, mut pace) = (backend.state().options.sweep_interval, Pace::default());
+    while closing.run_until_cancelled(sleep(pause(interval))).await.is_some() {
+        let Some(Ok(session)) = closing.run_until_cancelled(backend.clone().open(0)).await else { continue };
+        let swept = closing.run_until_cancelled(sweep(&*backend, &session, &mut pace)).await;
+        if let Some(Err(why)) = swept {
+            tracing::debug!(reason = why.reason(), "A sweep failed; trying again");
+        }
+    }
+}
+
+/// Sweeps for as long as the session is good.
+async fn sweep<B: Backend>(backend: &B, session: &B::Session, pace: &mut Pace) -> Result<(), EngineError> {
+    loop {
+        sweep_next(backend, session, pace).await?;
+        backend.look_after_history(session).await?;
+        if !pace.goes_on() {
+            sleep(pause(backend.state().options.sweep_interval)).await;
+        }
+    }
+}
+
+/// Sweeps the next page, if it is due.
+async fn sweep_next<B: Backend>(backend: &B, session: &B::Session, pace: &mut Pace) -> Result<(), EngineError> {
+    let (time, stored) = B::read(session.clone(), backend.sweep_key()).await?;
+    let cursor = stored.as_ref().map(|stored| Cursor::decode(&stored.value)).unwrap_or_default();
+    if time.clock < cursor.due && !pace.goes_on() {
+        return Ok(());
+    }
+    let (next, deleted) = match B::sweep_page(session, cursor.from, pace.page()).await {
+        Ok(swept) => swept,
+        Err(why) => {
+            if pace.failed() {
+                let (server, reason) = (backend.state().server.address(), why.reason());
+                tracing::warn!(
+                    server,
+                    reason,
+                    "Sweeping fails again and again, so ended records stay and fill the store"
+                );
+            }
+            return Err(why);
+        }
+    };
+    let is_last = next.is_none();
+    let cursor = Cursor::after_page(time.clock, next, backend.state().options.sweep_interval);
+    // If another gateway was faster, its cursor stays.
+    let is_moved = B::move_cursor(session, stored.map(|stored| stored.mark), cursor.encode()).await?;
+    pace.swept(deleted, !is_last && is_moved);
+    Ok(())
+}
+
 /// Returns the pause of a gateway before it looks whether a page is due.
-pub fn pause(sweep_interval: Duration) -> Duration {
+fn pause(sweep_interval: Duration) -> Duration {
     let pause = BREAK.min(sweep_interval);
     jittered(pause, pause / 2, SystemEntropy.bits())
 }
 
 /// How one gateway sweeps: how many records its pages have, and whether it pauses between two.
 #[derive(Debug)]
-pub struct Pace {
+struct Pace {
     page: usize,
     failures: u32,
     goes_on: bool,
@@ -34,17 +91,17 @@ pub struct Pace {
 
 impl Pace {
     /// Returns the number of records in the next page.
-    pub fn page(&self) -> usize {
+    fn page(&self) -> usize {
         self.page
     }
 
     /// Returns whether the next page follows at once, though it is not due for other gateways: records end faster than pauses allow.
-    pub fn goes_on(&self) -> bool {
+    fn goes_on(&self) -> bool {
         self.goes_on
     }
 
     /// Records a page that deleted so many records. `is_followed`: it was not the last one, and no other gateway was faster.
-    pub fn swept(&mut self, deleted: usize, is_followed: bool) {
+    fn swept(&mut self, deleted: usize, is_followed: bool) {
         self.goes_on = is_followed && deleted.saturating_mul(5) >= self.page;
         self.page = PAGE.min(self.page + self.page / 4 + 1);
         self.failures = 0;
@@ -52,7 +109,7 @@ impl Pace {
 
     /// Records a page that failed. Large values may not fit a reply, or take too long, so the next page is half as large. Returns
     /// whether a warning is due.
-    pub fn failed(&mut self) -> bool {
+    fn failed(&mut self) -> bool {
         self.goes_on = false;
         self.page = (self.page / 2).max(1);
         self.failures = self.failures.saturating_add(1);
@@ -77,7 +134,7 @@ pub struct Cursor {
 
 impl Cursor {
     /// Returns the cursor after a page that was swept at this instant. `next` is where the next one begins; `None`: it was the last one.
-    pub fn after_page(now: Timestamp, next: Option<Bytes>, sweep_interval: Duration) -> Self {
+    fn after_page(now: Timestamp, next: Option<Bytes>, sweep_interval: Duration) -> Self {
         let pause = if next.is_some() { BREAK.min(sweep_interval) } else { sweep_interval };
         Self { due: now.plus(pause), from: next.unwrap_or_default() }
     }

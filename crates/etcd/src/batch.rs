@@ -60,11 +60,7 @@ async fn send(session: &Session, items: &[Item]) -> Result<Replied, Failure> {
         }
     };
     let replied = session.run(|| items.iter().map(operation).collect()).await?;
-    if replied.responses.len() == items.len() {
-        Ok(replied)
-    } else {
-        Err(Failure::lost("etcd's reply does not fit the request"))
-    }
+    if replied.responses.len() == items.len() { Ok(replied) } else { Err(Failure::unfit_reply()) }
 }
 
 /// Continues each operation with its reply. Returns the items that have another step.

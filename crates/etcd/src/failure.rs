@@ -32,6 +32,11 @@ impl Failure {
         Self { answer: EngineError::indeterminate(why), remedy: Remedy::Leave }
     }
 
+    /// Returns the failure of a reply that has another form than that of its request.
+    pub(super) fn unfit_reply() -> Self {
+        Self::lost("etcd's reply does not fit the request")
+    }
+
     /// Returns the failure of a store that must not be used.
     pub(super) fn unfit(why: impl Into<String>) -> Self {
         Self { answer: EngineError::incompatible(why), remedy: Remedy::Leave }
@@ -89,6 +94,12 @@ impl From<Status> for Failure {
             Code::Unavailable if says("no leader") => Self::certain(Determinate::Unavailable(why), Remedy::Leave),
             code => Self::lost(if text.is_empty() { format!("{code}") } else { format!("{code}: {text}") }),
         }
+    }
+}
+
+impl From<Failure> for EngineError {
+    fn from(failure: Failure) -> Self {
+        failure.answer
     }
 }
 

@@ -10,6 +10,7 @@ mod client;
 mod cluster;
 mod compaction;
 mod failure;
+mod history;
 mod inspection;
 mod keys;
 mod lists;
@@ -24,7 +25,7 @@ mod version;
 mod watching;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -32,15 +33,19 @@ use oncegate_coordination::State;
 use oncegate_coordination::backend::Backend;
 pub use oncegate_coordination::options::Options;
 use oncegate_coordination::queue::Operations;
-use oncegate_coordination::scheme::{Exported, scheme};
+use oncegate_coordination::routes::Routes;
+use oncegate_coordination::scheme::scheme;
 use oncegate_coordination::service::Service;
+use oncegate_coordination::time::Time;
 use oncegate_coordination::url::Url as CommonUrl;
+use oncegate_coordination::value::{Found, Mark};
 use oncegate_core::engine::{Determinate, Engine, EngineError, RecordName};
 use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage};
 use oncegate_core::record::Key;
+use oncegate_driver::listener::Listener;
 use oncegate_driver::scheme::{Inspection, Scheme};
+use tokio_util::sync::CancellationToken;
 
-use self::failure::Failure;
 use self::session::Session;
 use self::store::Store;
 pub use self::url::InvalidUrl;
@@ -61,17 +66,12 @@ pub static SCHEME: Scheme = scheme::<Store>();
 /// # Panics
 /// Outside a tokio runtime: the connections live in their own tasks.
 pub fn open(url: &str, options: Options) -> Result<impl Engine + fmt::Debug + use<>, InvalidUrl> {
-    let store = Arc::new(Store::new(Url::parse(url)?, options));
-    Ok(Service::start(
-        store.clone(),
-        Watching(store.clone()),
-        |closing| sweeper::run(store.clone(), closing),
-        |closing| cluster::run(store.clone(), closing),
-        |routes, closing| ticker::run(store.clone(), routes, closing),
-    ))
+    Service::<Store>::open(url, options)
 }
 
-impl Exported for Store {
+impl Backend for Store {
+    type Session = Session;
+
     const NAMES: &'static [&'static str] = &["etcd", "etcds"];
 
     const FORMS: &'static [&'static str] = &[url::FORM];
@@ -81,23 +81,19 @@ impl Exported for Store {
     /// Together with the rest of a claim and its request, less than the 1.5 MiB that etcd accepts.
     const RESULT_BYTES_MAX: usize = 512 << 10;
 
+    const BATCH_BYTES_MAX: usize = batch::BYTES_MAX;
+
     fn parse(url: &str) -> Result<CommonUrl, InvalidUrl> {
         Url::parse(url).map(|url| url.common)
     }
 
-    fn open(url: &str, options: Options) -> Result<Arc<dyn Engine>, InvalidUrl> {
-        Ok(Arc::new(open(url, options)?))
+    fn of_url(url: &str, options: Options) -> Result<Self, InvalidUrl> {
+        Url::parse(url).map(|url| Self::new(url, options))
     }
 
     fn inspect(url: String) -> BoxFuture<'static, Inspection> {
         Box::pin(async move { inspection::inspect(&url).await })
     }
-}
-
-impl Backend for Store {
-    type Session = Session;
-
-    const BATCH_BYTES_MAX: usize = batch::BYTES_MAX;
 
     fn state(&self) -> &State {
         &self.state
@@ -119,16 +115,44 @@ impl Backend for Store {
         String::from_utf8_lossy(&self.keys.marker).into_owned()
     }
 
-    async fn look_up(session: Session, key: String) -> Result<Option<Bytes>, EngineError> {
-        session.look_up(key.into()).await.map_err(|Failure { answer, .. }| answer)
+    fn sweep_key(&self) -> String {
+        String::from_utf8_lossy(&self.keys.sweep).into_owned()
+    }
+
+    fn listener(self: Arc<Self>) -> impl Listener {
+        Watching(self)
+    }
+
+    async fn look_at_members(self: Arc<Self>, closing: CancellationToken) {
+        cluster::run(self, closing).await;
+    }
+
+    async fn advance_clock(self: Arc<Self>, routes: Weak<Routes<Session>>, closing: CancellationToken) {
+        ticker::run(self, routes, closing).await;
+    }
+
+    async fn read(session: Session, key: String) -> Result<(Time, Option<Found>), EngineError> {
+        Ok(session.read(&key.into()).await?)
+    }
+
+    async fn move_cursor(session: &Session, read: Option<Mark>, cursor: Bytes) -> Result<bool, EngineError> {
+        Ok(session.move_cursor(&session.store().keys.sweep, read, cursor).await?)
+    }
+
+    async fn sweep_page(session: &Session, from: Bytes, page: usize) -> Result<(Option<Bytes>, usize), EngineError> {
+        Ok(sweeper::sweep_page(session, &from, page).await?)
+    }
+
+    async fn look_after_history(&self, session: &Session) -> Result<(), EngineError> {
+        Ok(compaction::advance(self, session).await?)
     }
 
     async fn list(session: Session, request: ListRequest) -> Result<Vec<ListedClaim>, EngineError> {
-        lists::claims(&session, request).await.map_err(|Failure { answer, .. }| answer.of_read())
+        Ok(lists::claims(&session, request).await?)
     }
 
     async fn list_locks(session: Session, request: LockListRequest) -> Result<LockPage, EngineError> {
-        lists::locks(&session, request).await.map_err(|Failure { answer, .. }| answer.of_read())
+        Ok(lists::locks(&session, request).await?)
     }
 
     async fn open(self: Arc<Self>, from: usize) -> Result<Session, Determinate> {
@@ -140,11 +164,11 @@ impl Backend for Store {
     }
 
     async fn check(session: Session) -> Result<(), EngineError> {
-        session.check().await.map_err(|Failure { answer, .. }| answer)
+        Ok(session.check().await?)
     }
 
     async fn look_after(session: Session) -> Result<(), EngineError> {
         Self::check(session.clone()).await?;
-        session.measure().await.map_err(|Failure { answer, .. }| answer)
+        Ok(session.measure().await?)
     }
 }

@@ -102,7 +102,7 @@ pub(super) async fn range_of(
             let found = |pair: super::proto::KeyValue| (pair.key.clone(), step::found(pair));
             Ok((time, range.kvs.into_iter().map(found).collect(), !range.more))
         }
-        _ => Err(Failure::lost("etcd's reply does not fit the request")),
+        _ => Err(Failure::unfit_reply()),
     }
 }
 

@@ -8,7 +8,7 @@ use oncegate_coordination::step::{Guard, Stepped, Write};
 use oncegate_coordination::time::{self, Time};
 use oncegate_coordination::tls::with_tls_hint;
 use oncegate_coordination::url::Address;
-use oncegate_coordination::value::Found;
+use oncegate_coordination::value::{Found, Mark};
 use oncegate_core::attempt::{Entropy as _, SystemEntropy};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::Determinate;
@@ -129,22 +129,27 @@ impl Session {
     /// Checks that the store answers, and has its data.
     pub(super) async fn check(&self) -> Result<(), Failure> {
         let sent_at = self.store.state.time.monotonic();
-        let Replied { responses, .. } = self.run(|| vec![step::read(&self.store.keys.marker)]).await?;
-        let marker = responses.into_iter().next().and_then(|response| step::result_of(response, 0).ok());
-        let marker = match marker {
-            Some(Stepped::Found(marker)) => marker,
-            _ => None,
-        };
+        let (_, marker) = self.read(&self.store.keys.marker).await?;
         self.store.set_marker(marker.as_ref().map(|marker| &marker.value[..]), sent_at).map_err(Failure::refused)
     }
 
-    /// Reads a key, of this store or of another one.
-    pub(super) async fn look_up(&self, key: Bytes) -> Result<Option<Bytes>, Failure> {
-        let Replied { responses, .. } = self.run(|| vec![step::read(&key)]).await?;
+    /// Reads a key, of this store or of another one, and the time.
+    pub(super) async fn read(&self, key: &Bytes) -> Result<(Time, Option<Found>), Failure> {
+        let Replied { time, responses, .. } = self.run(|| vec![step::read(key)]).await?;
         match responses.into_iter().next().map(|response| step::result_of(response, 0)).transpose()? {
-            Some(Stepped::Found(found)) => Ok(found.map(|found| found.value)),
-            Some(Stepped::Written(..)) | None => Err(Failure::lost("etcd's reply does not fit the request")),
+            Some(Stepped::Found(found)) => Ok((time, found)),
+            Some(Stepped::Written(..)) | None => Err(Failure::unfit_reply()),
         }
+    }
+
+    /// Writes a cursor, if it still has this mark. Returns false if another gateway was faster.
+    pub(super) async fn move_cursor(&self, key: &Bytes, read: Option<Mark>, cursor: Bytes) -> Result<bool, Failure> {
+        let guards = vec![read.map_or(Guard::Absent, Guard::Unchanged)];
+        let write = Write { guards, put: Some(cursor), is_remembered: false };
+        let Replied { revision, responses, .. } =
+            self.run(|| vec![step::conditional(&self.store.keys, key, &write)]).await?;
+        let written = responses.into_iter().next().map(|response| step::result_of(response, revision));
+        Ok(matches!(written, Some(Ok(Stepped::Written(..)))))
     }
 
     /// Asks the member for its size.

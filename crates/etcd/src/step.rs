@@ -71,15 +71,14 @@ pub(super) fn conditional(keys: &Keys, key: &Bytes, write: &Write) -> RequestOp 
 /// # Errors
 /// The reply does not fit its request.
 pub(super) fn result_of(response: ResponseOp, revision: i64) -> Result<Stepped, Failure> {
-    let unexpected = || Failure::lost("etcd's reply does not fit the request");
-    match response.response.ok_or_else(unexpected)? {
+    match response.response.ok_or_else(Failure::unfit_reply)? {
         Response::Range(range) => Ok(Stepped::Found(range.kvs.into_iter().next().map(found))),
         Response::Txn(txn) if txn.succeeded => Ok(Stepped::Written(revision, mark(revision))),
         Response::Txn(txn) => match txn.responses.into_iter().next().and_then(|response| response.response) {
             Some(Response::Range(range)) => Ok(Stepped::Found(range.kvs.into_iter().next().map(found))),
-            _ => Err(unexpected()),
+            _ => Err(Failure::unfit_reply()),
         },
-        Response::Put(_) | Response::DeleteRange(_) => Err(unexpected()),
+        Response::Put(_) | Response::DeleteRange(_) => Err(Failure::unfit_reply()),
     }
 }
 

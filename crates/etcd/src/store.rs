@@ -9,6 +9,7 @@ use oncegate_coordination::options::Options;
 use oncegate_coordination::url::Address;
 
 use super::authentication::Authentication;
+use super::history::History;
 use super::keys::Keys;
 use super::proto::{MemberListResponse, StatusResponse};
 use super::url::{self, Url};
@@ -25,6 +26,8 @@ pub(super) struct Store {
     pub(super) keys: Keys,
     pub(super) state: Arc<State>,
     pub(super) authentication: Option<Arc<Authentication>>,
+    /// Held by the sweeper alone.
+    pub(super) history: tokio::sync::Mutex<History>,
     known: Mutex<Known>,
 }
 
@@ -46,6 +49,7 @@ impl Store {
             keys: Keys::new(&url.prefix),
             state: Arc::new(State::new("etcd", address, options, Gate::new("etcd", "grant_until"))),
             authentication: Authentication::of(&url.common),
+            history: tokio::sync::Mutex::new(History::new(url.compact)),
             known: Mutex::new(Known { members, ..Known::default() }),
             url,
         }

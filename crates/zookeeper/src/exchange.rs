@@ -1,7 +1,7 @@
 //! The requests that a batch sends at once, and the meaning of their replies for each of its items.
 
 use oncegate_coordination::step::Stepped;
-use oncegate_coordination::value::{Found, Mark};
+use oncegate_coordination::value::Mark;
 
 use super::failure::Failure;
 use super::keys::parent;
@@ -110,11 +110,7 @@ impl Sending {
         let paths: Vec<_> = self.plans.iter().map(|plan| plan.path().to_owned()).collect();
         let mut outcomes: Vec<_> = (0..paths.len())
             .map(|position| match self.get_of[position].and_then(|get| found.get_mut(get)?.take()) {
-                Some(Ok(found)) => Outcome::Stepped(Stepped::Found(found.map(|(value, stat)| Found {
-                    value,
-                    revision: stat.mzxid,
-                    mark: seen(stat),
-                }))),
+                Some(Ok(found)) => Outcome::Stepped(Stepped::Found(found)),
                 Some(Err(code)) => Outcome::Failed(Failure::of_code(code, &paths[position])),
                 None => Outcome::Again,
             })

@@ -64,6 +64,12 @@ impl Failure {
     }
 }
 
+impl From<Failure> for EngineError {
+    fn from(failure: Failure) -> Self {
+        failure.answer
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,7 +3,7 @@
 use oncegate_coordination::claims::StoredClaim;
 use oncegate_coordination::records::StoredRecord;
 use oncegate_coordination::time::Time;
-use oncegate_coordination::value::{Found, Mark};
+use oncegate_coordination::value::Found;
 use oncegate_core::lock::LockName;
 use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage};
 use oncegate_core::record::Key;
@@ -65,13 +65,8 @@ async fn read(session: &Session, keys: &[Key]) -> Result<Vec<ListedClaim>, Failu
 
 /// Reads nodes. An unreadable record counts as an absent one.
 async fn read_all(session: &Session, paths: Vec<String>) -> Result<(Time, Vec<Option<Found>>), Failure> {
-    let Replied { time, sent_at, found, .. } = session.run(Vec::new(), paths).await?;
-    let found = found.into_iter().map(|found| {
-        let (value, stat) = found.ok()??;
-        let mark = Mark { number: stat.version.into(), seen_at: sent_at };
-        Some(Found { value, revision: stat.mzxid, mark })
-    });
-    Ok((time, found.collect()))
+    let Replied { time, found, .. } = session.run(Vec::new(), paths).await?;
+    Ok((time, found.into_iter().map(|found| found.ok()?).collect()))
 }
 
 /// Lists locks.

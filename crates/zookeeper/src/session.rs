@@ -8,7 +8,7 @@ use oncegate_coordination::Floor;
 use oncegate_coordination::backend::Backend as _;
 use oncegate_coordination::time::{self, Time};
 use oncegate_coordination::url::Address;
-use oncegate_coordination::value::Mark;
+use oncegate_coordination::value::{Found, Mark};
 use oncegate_core::attempt::{Entropy as _, SystemEntropy};
 use oncegate_core::clock::Timestamp;
 use oncegate_core::engine::Determinate;
@@ -46,7 +46,7 @@ pub(super) struct Replied {
     /// Of each group of changes.
     pub(super) changed: Vec<Result<Body, i32>>,
     /// Of each node that was read; `None`: it is not there.
-    pub(super) found: Vec<Result<Option<(Bytes, Stat)>, i32>>,
+    pub(super) found: Vec<Result<Option<Found>, i32>>,
 }
 
 impl Session {
@@ -181,12 +181,12 @@ impl Session {
         let Replied { found, .. } = self.run(Vec::new(), vec![marker.clone(), members::CONFIGURATION.into()]).await?;
         let mut found = found.into_iter();
         let first = found.next();
-        if let Some(Ok(Some((configuration, _)))) = found.next() {
-            self.store.learn(&configuration);
+        if let Some(Ok(Some(configuration))) = found.next() {
+            self.store.learn(&configuration.value);
         }
         match first {
             Some(Ok(found)) => {
-                let marker = found.as_ref().map(|(value, _)| &value[..]);
+                let marker = found.as_ref().map(|found| &found.value[..]);
                 self.store.set_marker(marker, sent_at).map_err(Failure::refused)
             }
             Some(Err(code)) => Err(Failure::of_code(code, &marker)),
@@ -194,14 +194,24 @@ impl Session {
         }
     }
 
-    /// Reads a node, of this store or of another one.
-    pub(super) async fn look_up(&self, path: String) -> Result<Option<Bytes>, Failure> {
-        let Replied { found, .. } = self.run(Vec::new(), vec![path.clone()]).await?;
+    /// Reads a node, of this store or of another one, and the time.
+    pub(super) async fn read(&self, path: &str) -> Result<(Time, Option<Found>), Failure> {
+        let Replied { time, found, .. } = self.run(Vec::new(), vec![path.to_owned()]).await?;
         match found.into_iter().next() {
-            Some(Ok(found)) => Ok(found.map(|(value, _)| value)),
-            Some(Err(code)) => Err(Failure::of_code(code, &path)),
+            Some(Ok(found)) => Ok((time, found)),
+            Some(Err(code)) => Err(Failure::of_code(code, path)),
             None => Err(Failure::unfit()),
         }
+    }
+
+    /// Writes a cursor, if it still has this mark. Returns false if another gateway was faster.
+    pub(super) async fn move_cursor(&self, path: &str, read: Option<Mark>, cursor: Bytes) -> Result<bool, Failure> {
+        let change = match read {
+            Some(mark) => Change::Set(path.to_owned(), cursor, version(mark)?),
+            None => Change::Create(path.to_owned(), cursor),
+        };
+        let Replied { changed, .. } = self.run(vec![vec![change]], Vec::new()).await?;
+        Ok(matches!(changed.first(), Some(Ok(_))))
     }
 
     /// Asks the member for its size, if the URL has a limit for it.
@@ -239,7 +249,12 @@ impl Session {
         let zxid = decided.iter().map(|reply| reply.zxid).max().unwrap_or_default();
         let time = self.observe(sent_at, &clock, &five, zxid, floor)?;
         let bodies = decided.into_iter().map(|reply| reply.body).collect();
-        Ok(Replied { time, sent_at, changed: bodies, found: replies.map(data_of).collect() })
+        let seen = |(value, stat): (Bytes, Stat)| {
+            let mark = Mark { number: stat.version.into(), seen_at: sent_at };
+            Found { value, revision: stat.mzxid, mark }
+        };
+        let found = replies.map(|reply| data_of(reply).map(|found| found.map(seen))).collect();
+        Ok(Replied { time, sent_at, changed: bodies, found })
     }
 
     /// Checks that a quorum has decided at least one change: a discarded request proves nothing for the reads behind
@@ -315,6 +330,11 @@ impl Session {
     async fn limited<T>(&self, call: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         self.store.state.options.limited("ZooKeeper", call, Failure::lost).await
     }
+}
+
+/// Returns the version of a node that was just read.
+pub(super) fn version(mark: Mark) -> Result<i32, Failure> {
+    i32::try_from(mark.number).map_err(|_| Failure::unfit())
 }
 
 fn new_marker() -> Bytes {

@@ -1,83 +1,20 @@
-//! Deletes what has ended. All gateways sweep together, a page at a time: how far they have come is a node.
-
-use std::sync::Arc;
+//! Deletes what has ended, a page at a time.
 
 use bytes::Bytes;
 use oncegate_coordination::claims::StoredClaim;
 use oncegate_coordination::records::StoredRecord;
-use oncegate_coordination::sweep::{self, Cursor, Pace};
 use oncegate_coordination::time::Time;
-use oncegate_coordination::value::{Found, Mark};
-use tokio::time::sleep;
-use tokio_util::sync::CancellationToken;
+use oncegate_coordination::value::Found;
 
 use super::failure::Failure;
 use super::lists;
 use super::proto::Change;
-use super::session::{Replied, Session};
-use super::store::Store;
+use super::session::{Replied, Session, version};
 
 /// Folders whose children one page lists.
 const FOLDERS: usize = 32;
 /// Nodes in one exchange.
 const NODES: usize = 100;
-
-/// Sweeps until `closing` is cancelled.
-pub(super) async fn run(store: Arc<Store>, closing: CancellationToken) {
-    let mut pace = Pace::default();
-    while closing.run_until_cancelled(sleep(sweep::pause(store.state.options.sweep_interval))).await.is_some() {
-        let Some(Ok((session, _))) = closing.run_until_cancelled(Session::open(&store, 0)).await else { continue };
-        let swept = closing.run_until_cancelled(sweep_all(&store, &session, &mut pace)).await;
-        if let Some(Err(failure)) = swept {
-            tracing::debug!(reason = failure.answer.reason(), "A sweep failed; trying again");
-        }
-    }
-}
-
-/// Sweeps for as long as the session is good.
-async fn sweep_all(store: &Store, session: &Session, pace: &mut Pace) -> Result<(), Failure> {
-    loop {
-        sweep_next(store, session, pace).await?;
-        if !pace.goes_on() {
-            sleep(sweep::pause(store.state.options.sweep_interval)).await;
-        }
-    }
-}
-
-/// Sweeps the next page, if it is due.
-async fn sweep_next(store: &Store, session: &Session, pace: &mut Pace) -> Result<(), Failure> {
-    let path = &store.keys.sweep;
-    let Replied { time, found, .. } = session.run(Vec::new(), vec![path.clone()]).await?;
-    let Some(Ok(stored)) = found.into_iter().next() else { return Err(Failure::unfit()) };
-    let cursor = stored.as_ref().map(|(value, _)| Cursor::decode(value)).unwrap_or_default();
-    if time.clock < cursor.due && !pace.goes_on() {
-        return Ok(());
-    }
-    let (next, deleted) = match sweep_page(store, session, &Place::of(&cursor.from), pace.page()).await {
-        Ok(swept) => swept,
-        Err(failure) => {
-            if pace.failed() {
-                let (server, reason) = (store.state.server.address(), failure.answer.reason());
-                tracing::warn!(
-                    server,
-                    reason,
-                    "Sweeping fails again and again, so ended records stay and fill ZooKeeper"
-                );
-            }
-            return Err(failure);
-        }
-    };
-    let is_last = next.is_none();
-    let cursor = Cursor::after_page(time.clock, next.map(Place::encode), store.state.options.sweep_interval).encode();
-    let change = match stored {
-        Some((_, stat)) => Change::Set(path.clone(), cursor, stat.version),
-        None => Change::Create(path.clone(), cursor),
-    };
-    // If another gateway was faster, its cursor stays.
-    let Replied { changed, .. } = session.run(vec![vec![change]], Vec::new()).await?;
-    pace.swept(deleted, !is_last && matches!(changed.first(), Some(Ok(_))));
-    Ok(())
-}
 
 /// Start of a page: in this folder, after this name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -100,13 +37,12 @@ impl Place {
 
 /// Deletes ended records in the page of this size from here on. Returns where the next one begins, `None` after the last one, and how
 /// many were deleted.
-async fn sweep_page(
-    store: &Store,
+pub(super) async fn sweep_page(
     session: &Session,
-    from: &Place,
+    from: &Bytes,
     page: usize,
-) -> Result<(Option<Place>, usize), Failure> {
-    let keys = &store.keys;
+) -> Result<(Option<Bytes>, usize), Failure> {
+    let (keys, from) = (&session.store().keys, Place::of(from));
     let mut folders = Vec::new();
     // In the order of their names, which is that of the places.
     for above in [&keys.claims, &keys.grants, &keys.locks] {
@@ -124,29 +60,28 @@ async fn sweep_page(
         let is_cut = names.len() > left;
         names.truncate(left);
         left -= names.len();
-        deleted += sweep_nodes(store, session, folder, &names).await?;
+        deleted += sweep_nodes(session, folder, &names).await?;
         if is_cut {
             let after = names.pop().unwrap_or_default();
-            return Ok((Some(Place { folder: folder.clone(), after }), deleted));
+            return Ok((Some(Place { folder: folder.clone(), after }.encode()), deleted));
         }
     }
-    Ok((next_folder.map(|folder| Place { folder, after: String::new() }), deleted))
+    Ok((next_folder.map(|folder| Place { folder, after: String::new() }.encode()), deleted))
 }
 
 /// Deletes the ended records among these nodes. Returns how many.
-async fn sweep_nodes(store: &Store, session: &Session, folder: &str, names: &[String]) -> Result<usize, Failure> {
+async fn sweep_nodes(session: &Session, folder: &str, names: &[String]) -> Result<usize, Failure> {
+    let store = session.store();
     let is_claim = folder.starts_with(&store.keys.claims);
     let mut deleted = 0;
     for some in names.chunks(NODES) {
         let paths: Vec<_> = some.iter().map(|name| format!("{folder}/{name}")).collect();
-        let Replied { time, sent_at, found, .. } = session.run(Vec::new(), paths.clone()).await?;
+        let Replied { time, found, .. } = session.run(Vec::new(), paths.clone()).await?;
         let mut deletions = Vec::new();
         for (path, found) in paths.into_iter().zip(found) {
-            let Ok(Some((value, stat))) = found else { continue };
-            let mark = Mark { number: stat.version.into(), seen_at: sent_at };
-            let found = Found { value, revision: stat.mzxid, mark };
+            let Ok(Some(found)) = found else { continue };
             if is_over(&found, time, is_claim, store.state.options.linger) {
-                deletions.push(vec![Change::Delete(path, stat.version)]);
+                deletions.push(vec![Change::Delete(path, version(found.mark)?)]);
             }
         }
         if !deletions.is_empty() {

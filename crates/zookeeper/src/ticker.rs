@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use oncegate_coordination::routes::Routes;
 use oncegate_coordination::tick;
 use oncegate_coordination::time::{self, LastTick};
-use oncegate_coordination::value::Mark;
+use oncegate_coordination::value::{Found, Mark};
 use oncegate_core::engine::EngineError;
 use tokio_util::sync::CancellationToken;
 
@@ -42,8 +42,7 @@ async fn tick_once(session: Session, last: Option<LastTick>) -> Result<LastTick,
         changes.push(change);
         next = Some(clock);
     }
-    let replied = session.run(changes, vec![keys.clock.clone()]).await.map_err(|failure| failure.answer)?;
-    let Replied { changed, found, .. } = replied;
+    let Replied { changed, found, .. } = session.run(changes, vec![keys.clock.clone()]).await?;
     if let (Some(clock), Some(Ok(Body::Changed(stats)))) = (next, changed.into_iter().next())
         && let Some(stat) = stats.first()
     {
@@ -52,9 +51,9 @@ async fn tick_once(session: Session, last: Option<LastTick>) -> Result<LastTick,
         return Ok(LastTick { clock, mark: stat.version.into(), since: now, is_own: true });
     }
     // Another gateway has written it, or this one does not know.
-    let Some(Ok(Some((value, stat)))) = found.into_iter().next() else {
+    let Some(Ok(Some(Found { value, mark, .. }))) = found.into_iter().next() else {
         return Err(EngineError::unavailable("the clock is missing in ZooKeeper"));
     };
     let clock = time::read(&value, &keys.clock)?;
-    Ok(LastTick { clock, mark: stat.version.into(), since: time.monotonic(), is_own: false })
+    Ok(LastTick { clock, mark: mark.number, since: time.monotonic(), is_own: false })
 }
