@@ -57,6 +57,14 @@ impl Stores {
         }
     }
 
+    /// Creates a store that has its data, and starts a gateway that freezes grants after their loss.
+    async fn kept() -> (Self, Gateway) {
+        let stores = Self::new(&["a"]);
+        stores.mark_as_kept().await;
+        let gateway = stores.freezing_gateway();
+        (stores, gateway)
+    }
+
     /// Starts a gateway that freezes grants after data loss.
     fn freezing_gateway(&self) -> Gateway {
         self.gateway_with(OnDataLoss::Freeze, |_| {})

@@ -6,9 +6,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_freeze_lasts_for_the_longest_lease() {
-    let stores = Stores::new(&["a"]);
-    stores.mark_as_kept().await;
-    let gateway = stores.freezing_gateway();
+    let (stores, gateway) = Stores::kept().await;
     let mut long = fresh_claim();
     long.terms.lease = Duration::from_secs(45);
     gateway.claim(&long).await.unwrap();
@@ -31,9 +29,7 @@ async fn a_freeze_lasts_for_the_longest_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn a_freeze_lasts_for_the_longest_renewed_lease() {
-    let stores = Stores::new(&["a"]);
-    stores.mark_as_kept().await;
-    let gateway = stores.freezing_gateway();
+    let (_, gateway) = Stores::kept().await;
     let request = gateway.granted().await;
     let (minute, hour) = (Duration::from_mins(1), Duration::from_hours(1));
     let renewal = RenewalRequest { key: request.key, attempt: request.attempt, lease: Some(hour) };
@@ -48,9 +44,7 @@ async fn a_freeze_lasts_for_the_longest_renewed_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn a_freeze_lasts_for_the_longest_lease_of_a_batch() {
-    let stores = Stores::new(&["a"]);
-    stores.mark_as_kept().await;
-    let gateway = stores.freezing_gateway();
+    let (_, gateway) = Stores::kept().await;
     let (minute, hour) = (Duration::from_mins(1), Duration::from_hours(1));
     let requests = [minute, hour, minute].map(|lease| {
         let mut request = fresh_claim();
@@ -74,9 +68,7 @@ async fn a_grant_of_a_batch_that_returns_after_a_switch_or_a_loss_is_not_deliver
     switched.unwrap();
     assert!(late.iter().all(|answer| matches!(answer, Err(EngineError::Indeterminate(_)))), "{late:?}");
 
-    let stores = Stores::new(&["a"]);
-    stores.mark_as_kept().await;
-    let gateway = stores.freezing_gateway();
+    let (_, gateway) = Stores::kept().await;
     gateway.engines[0].set(DELAYED);
     let lose = async {
         sleep(Duration::from_secs(1)).await;
@@ -88,9 +80,7 @@ async fn a_grant_of_a_batch_that_returns_after_a_switch_or_a_loss_is_not_deliver
 
 #[tokio::test(start_paused = true)]
 async fn a_freeze_still_answers_duplicates_that_the_store_knows() {
-    let stores = Stores::new(&["a"]);
-    stores.mark_as_kept().await;
-    let gateway = stores.freezing_gateway();
+    let (_, gateway) = Stores::kept().await;
     let (running, done) = (gateway.granted().await, gateway.granted().await);
     gateway.chain.settle(&settle(&done), DEADLINE).await.unwrap();
     gateway.engines[0].lose_data();
@@ -154,9 +144,7 @@ async fn a_switch_causes_no_freeze_on_the_new_engine() {
 /// The store is reached again during a call: the loss is detected after the claim was sent.
 #[tokio::test(start_paused = true)]
 async fn a_grant_during_which_a_loss_is_detected_is_not_delivered() {
-    let stores = Stores::new(&["a"]);
-    stores.mark_as_kept().await;
-    let gateway = stores.freezing_gateway();
+    let (_, gateway) = Stores::kept().await;
     gateway.engines[0].set(DELAYED);
     let lose = async {
         sleep(Duration::from_secs(1)).await;
