@@ -41,6 +41,11 @@ impl World {
         Arc::new(Gateway::new(engines, issuer, self.clock.clone(), &Limits::default()))
     }
 
+    /// Acquires the free lock.
+    async fn hold(&self, gateway: &Gateway) -> GrantedLock {
+        granted(gateway.acquire_lock(&self.app, call(None, Duration::ZERO, false)).await)
+    }
+
     /// Returns a store that may lose its data, a chain that freezes grants then, and a gateway on it.
     async fn freezing(&self) -> (Arc<Faulty>, Arc<Chain>, Gateway) {
         let store = Arc::new(Faulty::always(self.store.clone(), Fault::None));
@@ -97,7 +102,7 @@ fn granted(answer: Result<AcquireAnswer, Failure>) -> GrantedLock {
 async fn a_lock_is_held_by_one_and_a_release_elsewhere_reaches_the_caller_that_waits() {
     let world = World::new();
     let (here, there) = (world.gateway(world.store.clone()), world.gateway(world.store.clone()));
-    let first = granted(here.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let first = world.hold(&here).await;
     let refused = there.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await;
     assert!(matches!(refused, Ok(AcquireAnswer::Held(HeldLock { holders: 1, .. }))), "{refused:?}");
     let waits = there.acquire_lock(&world.app, call(None, Duration::from_secs(10), false));
@@ -116,7 +121,7 @@ async fn a_lock_is_held_by_one_and_a_release_elsewhere_reaches_the_caller_that_w
 async fn a_wait_ends_with_its_time_and_the_queue_keeps_its_place() {
     let world = World::new();
     let gateway = world.gateway(world.store.clone());
-    let first = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let first = world.hold(&gateway).await;
     let fair = || call(Some("aaaaaaaaaaaaaaaa"), 2000 * MS, true);
     let held = gateway.acquire_lock(&world.app, fair()).await;
     assert!(matches!(held, Ok(AcquireAnswer::Held(HeldLock { position: Some(1), .. }))), "{held:?}");
@@ -143,12 +148,12 @@ async fn a_request_is_answered_while_half_of_its_lease_is_left() {
 async fn a_caller_that_has_gone_is_not_granted_and_leaves_the_queue() {
     let world = World::new();
     let gateway = world.gateway(world.store.clone());
-    let first = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let first = world.hold(&gateway).await;
     let gone = gateway.acquire_lock(&world.app, call(Some("gggggggggggggggg"), Duration::from_secs(10), true));
     assert!(tokio::time::timeout(300 * MS, gone).await.is_err());
     sleep(MS).await;
     gateway.release_lock(&world.app, &name(), first.attempt).await.unwrap();
-    let next = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let next = world.hold(&gateway).await;
     assert_eq!(next.holds, 1, "it does not wait for the caller that has left");
 }
 
@@ -157,7 +162,7 @@ async fn a_caller_that_has_left_is_not_listed_as_waiting() {
     for fair in [false, true] {
         let world = World::new();
         let gateway = world.gateway(world.store.clone());
-        granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+        world.hold(&gateway).await;
         let leaves = gateway.acquire_lock(&world.app, call(None, Duration::from_secs(10), fair));
         let looks = async {
             sleep(200 * MS).await;
@@ -176,7 +181,7 @@ async fn a_caller_that_goes_while_the_store_is_out_is_not_followed_up() {
     let world = World::new();
     let faulty = Arc::new(Faulty::always(world.store.clone(), Fault::None));
     let gateway = world.gateway(faulty.clone());
-    let first = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let first = world.hold(&gateway).await;
     let waits = gateway.acquire_lock(&world.app, call(Some("aaaaaaaaaaaaaaaa"), Duration::from_secs(10), true));
     assert!(tokio::time::timeout(100 * MS, waits).await.is_err(), "it waits until it goes");
     faulty.set(Fault::Refused);
@@ -190,7 +195,7 @@ async fn a_caller_that_goes_while_the_store_is_out_is_not_followed_up() {
 async fn draining_ends_all_waits() {
     let world = World::new();
     let gateway = world.gateway(world.store.clone());
-    granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    world.hold(&gateway).await;
     let waits = gateway.acquire_lock(&world.app, call(None, Duration::from_secs(10), false));
     let drains = async {
         sleep(200 * MS).await;
@@ -226,13 +231,13 @@ async fn a_store_that_is_out_grants_nothing_and_says_so() {
 async fn a_release_whose_first_reply_was_lost_is_done_and_perhaps_late() {
     let world = World::new();
     let (faulty, gateway) = world.guarded();
-    let held = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let held = world.hold(&gateway).await;
     faulty.set(Fault::ReplyLost);
     let other_gateway = world.gateway(world.store.clone());
     let take = async {
         sleep(10 * MS).await;
         faulty.set(Fault::None);
-        granted(other_gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await)
+        world.hold(&other_gateway).await
     };
     let lock_name = name();
     let (released, _) = tokio::join!(gateway.release_lock(&world.app, &lock_name, held.attempt.clone()), take);
@@ -247,7 +252,7 @@ async fn a_release_whose_first_reply_was_lost_is_done_and_perhaps_late() {
 async fn an_acquisition_that_may_have_been_stored_is_uncertain_although_a_later_change_certainly_fails() {
     let world = World::new();
     let ((faulty, gateway), other) = (world.guarded(), world.gateway(world.store.clone()));
-    let held = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let held = world.hold(&gateway).await;
     gateway.release_lock(&world.app, &name(), held.attempt).await.unwrap();
     faulty.set(Fault::ReplyLost);
     let meanwhile = async {
@@ -266,7 +271,7 @@ async fn an_acquisition_that_may_have_been_stored_is_uncertain_although_a_later_
 async fn an_acquisition_stays_uncertain_after_a_try_that_certainly_was_not_stored() {
     let world = World::new();
     let ((faulty, gateway), other) = (world.guarded(), world.gateway(world.store.clone()));
-    let held = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let held = world.hold(&gateway).await;
     gateway.release_lock(&world.app, &name(), held.attempt).await.unwrap();
     faulty.set(Fault::ReplyLost);
     let lock_name = name();
@@ -276,7 +281,7 @@ async fn an_acquisition_stays_uncertain_after_a_try_that_certainly_was_not_store
         faulty.set(Fault::Delayed(20 * MS));
         // The retry has found that, and its answer is in flight. The answer is outdated when it arrives.
         sleep(30 * MS).await;
-        let held = granted(other.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+        let held = world.hold(&other).await;
         other.release_lock(&world.app, &lock_name, held.attempt).await.unwrap();
         sleep(20 * MS).await;
         faulty.set(Fault::Refused);
@@ -290,14 +295,14 @@ async fn a_lease_is_counted_from_before_the_store_is_called() {
     let world = World::new();
     let faulty = Arc::new(Faulty::always(world.store.clone(), Fault::None));
     let gateway = world.gateway(faulty.clone());
-    let held = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let held = world.hold(&gateway).await;
     assert_eq!(held.lease_ms, 20_000);
     faulty.set(Fault::Delayed(100 * MS));
     let lease = Some(Duration::from_secs(20));
     let renewed = gateway.renew_lock(&world.app, &name(), held.attempt.clone(), lease).await.unwrap();
     assert_eq!(renewed.map(|(left, _)| left), Some(Duration::from_millis(19_900)));
     gateway.release_lock(&world.app, &name(), held.attempt).await.unwrap();
-    let again = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let again = world.hold(&gateway).await;
     assert!(again.lease_ms <= 19_900, "its answer was 100 ms on its way: {}", again.lease_ms);
 }
 
@@ -307,7 +312,7 @@ async fn a_release_that_the_store_refuses_fails_at_once() {
     let world = World::new();
     let faulty = Arc::new(Faulty::always(world.store.clone(), Fault::None));
     let gateway = world.gateway(faulty.clone());
-    let held = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let held = world.hold(&gateway).await;
     faulty.set(Fault::Refused);
     let before = world.clock.monotonic();
     let refused = gateway.release_lock(&world.app, &name(), held.attempt).await;
@@ -395,7 +400,7 @@ async fn a_caller_that_waits_is_not_refused_for_contention() {
 async fn fair_callers_of_two_gateways_are_granted_in_the_order_in_which_they_first_asked() {
     let world = World::new();
     let gateways = [world.gateway(world.store.clone()), world.gateway(world.store.clone())];
-    let first = granted(gateways[0].acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let first = world.hold(&gateways[0]).await;
     let order = Mutex::new(Vec::new());
     let waits = (0..10_usize).map(|caller| {
         let (gateway, world, order) = (&gateways[caller % 2], &world, &order);
@@ -474,7 +479,7 @@ async fn callers_that_gave_up_cost_the_next_one_a_second_together_and_do_not_cou
 async fn what_ends_a_hold_comes_before_a_request_that_came_first() {
     let world = World::new();
     let gateway = world.gateway(world.store.clone());
-    let first = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let first = world.hold(&gateway).await;
     let lock_name = name();
     let (second, released) = tokio::join!(
         gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)),
@@ -488,7 +493,7 @@ async fn what_ends_a_hold_comes_before_a_request_that_came_first() {
 async fn a_hold_is_released_while_nothing_may_be_granted() {
     let world = World::new();
     let (store, _chain, gateway) = world.freezing().await;
-    let first = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let first = world.hold(&gateway).await;
     store.lose_data();
     let lock_name = name();
     let (second, released) = tokio::join!(
@@ -527,7 +532,7 @@ async fn a_freeze_lasts_for_the_longest_lease_of_a_lock() {
     store.lose_data();
     assert_eq!(chain.status().frozen_for, Some(hour), "the holder may still run");
     sleep(hour).await;
-    let held_again = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let held_again = world.hold(&gateway).await;
     gateway.renew_lock(&world.app, &name(), held_again.attempt, Some(day)).await.unwrap().expect("it is held");
     assert_ne!(held.fence, held_again.fence);
     store.lose_data();
@@ -640,7 +645,7 @@ async fn a_release_says_how_many_holds_are_left_and_too_many_withdrawn_nonces_ar
 async fn the_head_of_a_queue_is_told_to_come_back_sooner() {
     let world = World::new();
     let gateway = world.gateway(world.store.clone());
-    granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    world.hold(&gateway).await;
     let mut retry_after = Vec::new();
     for nonce in ["aaaaaaaaaaaaaaaa", "bbbbbbbbbbbbbbbb"] {
         match gateway.acquire_lock(&world.app, call(Some(nonce), Duration::ZERO, true)).await {
@@ -656,7 +661,7 @@ async fn a_lookup_and_a_list_show_holders_and_an_operator_ends_holds() {
     let world = World::new();
     let gateway = world.gateway(world.store.clone());
     assert!(gateway.view_lock(&world.app, &name()).await.unwrap().is_none());
-    let first = granted(gateway.acquire_lock(&world.app, call(None, Duration::ZERO, false)).await);
+    let first = world.hold(&gateway).await;
     let seen = gateway.view_lock(&world.app, &name()).await.unwrap().unwrap();
     assert_eq!((seen.record.holds.len(), seen.record.fence), (1, first.fence));
     let listed = gateway.list_locks(&world.app, None, 10).await.unwrap();
