@@ -11,13 +11,10 @@ use oncegate_core::claim::{
 use oncegate_core::clock::{Clock, ManualClock, Timestamp};
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-use oncegate_core::engine::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Node, OneShard, RecordChange,
-    RecordName, RecordView, Records, StoreIdentity, Subscription, claim_each,
-};
+use oncegate_core::engine::{BatchClaim, ClaimSink, Claims, claim_each};
 use oncegate_core::limits::Limits;
 use oncegate_core::operator::{
-    ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
+    ListRequest, ListedClaim, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
 };
 use oncegate_core::record::LiveClaim;
 use oncegate_core::terms::ClaimOnOutage;
@@ -139,53 +136,9 @@ impl Claims for Slow {
     }
 }
 
-#[async_trait]
-impl Records for Slow {
-    async fn get_record(&self, _: &RecordName, _: Duration) -> Result<RecordView, EngineError> {
-        unimplemented!()
-    }
+oncegate_core::forward!(Records for Slow => inner);
 
-    async fn change_record(&self, _: &RecordChange, _: Duration) -> Result<ChangeResponse, EngineError> {
-        unimplemented!()
-    }
-
-    async fn list_records(&self, _: &LockListRequest) -> Result<LockPage, EngineError> {
-        unimplemented!()
-    }
-
-    async fn subscribe(&self, _: &Channel) -> Subscription {
-        Subscription::none()
-    }
-}
-
-#[async_trait]
-impl OneShard for Slow {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
-    async fn probe(&self) -> Result<(), EngineError> {
-        unimplemented!()
-    }
-
-    fn data_lost(&self) -> u64 {
-        0
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        Vec::new()
-    }
-
-    fn identity(&self) -> Option<StoreIdentity> {
-        None
-    }
-
-    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
-        Ok(None)
-    }
-
-    async fn close(&self) {}
-}
+oncegate_core::forward!(Topology for Slow => inner);
 
 /// A claim, and the deadline of its call.
 type Timed = (ClaimRequest, Duration);

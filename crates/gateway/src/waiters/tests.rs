@@ -11,8 +11,8 @@ use oncegate_core::clock::{Clock, SystemClock};
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::engine::{
-    Backup, BatchClaim, Capabilities, ChangeResponse, Channel, ClaimSink, Claims, Node, OneShard, RecordChange,
-    RecordName, RecordView, Records, StoreIdentity, Subscription, claim_each,
+    BatchClaim, ChangeResponse, Channel, ClaimSink, Claims, RecordChange, RecordName, RecordView, Records,
+    Subscription, claim_each,
 };
 use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{
@@ -104,34 +104,7 @@ impl Records for Counted {
     }
 }
 
-#[async_trait]
-impl OneShard for Counted {
-    fn capabilities(&self) -> Capabilities {
-        self.memory.capabilities()
-    }
-
-    async fn probe(&self) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn data_lost(&self) -> u64 {
-        0
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        Vec::new()
-    }
-
-    fn identity(&self) -> Option<StoreIdentity> {
-        None
-    }
-
-    async fn backup(&self) -> Result<Option<Backup>, EngineError> {
-        Ok(None)
-    }
-
-    async fn close(&self) {}
-}
+oncegate_core::forward!(Topology for Counted => memory);
 
 struct World {
     gateway: Arc<Gateway>,
