@@ -16,8 +16,7 @@ fn too_old(request: &ClaimRequest, outcome: Outcome) -> Report {
 
 #[tokio::test]
 async fn an_outcome_too_old_to_be_recorded_is_not_accepted() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     for outcome in [success("7"), Outcome::Unknown] {
         let request = request(&world, ClaimOnOutage::FailClosed);
         assert_eq!(world.settle(&too_old(&request, outcome)).await.split(), (OutcomeResponse::Expired, SPOOL));

@@ -12,15 +12,6 @@ use crate::journal::memory::{Disk, Flaw};
 
 const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 
-/// Two gateways of one store, which neither of them reaches.
-async fn two_gateways_without_a_store() -> (World, World) {
-    let one = World::new().await;
-    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
-    one.line.set(Way::Gone);
-    two.line.set(Way::Gone);
-    (one, two)
-}
-
 #[tokio::test]
 async fn a_claim_is_granted_and_the_same_nonce_gets_the_same_grant_also_after_a_restart() {
     let world = World::new().await;
@@ -53,19 +44,12 @@ async fn a_claim_that_the_store_executed_is_recognised() {
     world.back().await;
     assert!(world.overlaps().is_empty());
     let settled = world.settle(&report(&first, success("1"), CLOSED)).await;
-    assert!(
-        matches!(
-            response(&settled),
-            OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(false), .. }
-        ),
-        "{settled:?}"
-    );
+    assert_succeeded(&settled);
 }
 
 #[tokio::test]
 async fn a_claim_in_its_own_journal_is_not_granted_twice() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let first = request(&world, ClaimOnOutage::FailOpen);
     world.claim(&first).await;
     assert_eq!(summary(&world.claim(&other(&world, &first)).await), (FAIL_OPEN, "duplicate"));
@@ -75,8 +59,7 @@ async fn a_claim_in_its_own_journal_is_not_granted_twice() {
 
 #[tokio::test]
 async fn an_outcome_is_refused_unless_it_is_spooled_and_a_renewal_is_accepted() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let first = request(&world, ClaimOnOutage::FailOpen);
     world.claim(&first).await;
     assert!(world.try_settle(&report(&first, success("1"), CLOSED)).await.is_err());
@@ -94,7 +77,7 @@ async fn a_failure_after_the_end_of_the_lease_overlaps_with_no_grant_in_between(
     for (first_outcome, one_is_back_first) in
         [(Outcome::Failure, true), (Outcome::Failure, false), (success("1"), true), (success("1"), false)]
     {
-        let (one, two) = two_gateways_without_a_store().await;
+        let (one, two) = World::two_cut_off().await;
         let first = request(&one, ClaimOnOutage::FailOpen);
         one.claim(&first).await;
         one.clock.advance(first.terms.lease + Duration::from_secs(1));
@@ -116,7 +99,7 @@ async fn a_failure_after_the_end_of_the_lease_overlaps_with_no_grant_in_between(
 /// Renewals extend a grant, also those that were accepted after the outcome of another attempt.
 #[tokio::test]
 async fn a_renewal_after_the_outcome_of_another_attempt_counts() {
-    let (one, two) = two_gateways_without_a_store().await;
+    let (one, two) = World::two_cut_off().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     let stranger = report(&other(&one, &first), Outcome::Failure, OutcomeOnOutage::Spool);
@@ -136,7 +119,7 @@ async fn a_renewal_after_the_outcome_of_another_attempt_counts() {
 /// A delivery that was interrupted has written a grant with a shorter time than the next delivery knows.
 #[tokio::test]
 async fn grants_written_after_an_interrupted_delivery_are_compared_with_the_whole_grant() {
-    let (one, two) = two_gateways_without_a_store().await;
+    let (one, two) = World::two_cut_off().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.line.set(Way::Whole);
@@ -162,7 +145,7 @@ async fn grants_written_after_an_interrupted_delivery_are_compared_with_the_whol
 /// refused, because another attempt holds the claim by then, which fails in the end.
 #[tokio::test]
 async fn an_outcome_after_its_grant_was_written_is_compared_with_later_grants() {
-    let (one, two) = two_gateways_without_a_store().await;
+    let (one, two) = World::two_cut_off().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.clock.advance(first.terms.lease * 2);
@@ -184,8 +167,7 @@ async fn an_outcome_after_its_grant_was_written_is_compared_with_later_grants() 
 /// The delivery of a grant repeats its claim call: a take-over must not take over its own outcome.
 #[tokio::test]
 async fn an_outcome_that_reached_the_store_before_its_grant_is_not_undone() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let taker = request(&world, ClaimOnOutage::FailOpen).with(|request| request.take_over = true);
     assert_eq!(summary(&world.claim(&taker).await), (FAIL_OPEN, "granted"));
     let unknown = report(&taker, Outcome::Unknown, CLOSED);
@@ -226,7 +208,7 @@ async fn a_grant_beside_a_claim_of_the_store_is_reported_whatever_its_outcome() 
 /// Each gateway granted the same claim; the one that delivers later finds the overlap.
 #[tokio::test]
 async fn two_gateways_that_both_granted_a_claim_report_it() {
-    let (one, two) = two_gateways_without_a_store().await;
+    let (one, two) = World::two_cut_off().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     one.clock.advance(Duration::from_millis(1));
     let second = other(&one, &first);
@@ -257,13 +239,9 @@ async fn a_journal_that_cannot_be_opened_fails_closed() {
 /// Neither leaves a claim in the store: one has failed and the other reports nothing, or both have failed.
 #[tokio::test]
 async fn grants_that_leave_no_claim_are_compared() {
-    let one = World::new().await;
-    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
-    let three = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
+    let (one, two) = World::two_cut_off().await;
+    let three = one.another_cut_off().await;
     let worlds = [&one, &two, &three];
-    for world in worlds {
-        world.line.set(Way::Gone);
-    }
     let first = request(&one, ClaimOnOutage::FailOpen);
     let mut requests = vec![first.clone()];
     for world in &worlds[1..] {
@@ -297,7 +275,7 @@ async fn grants_that_leave_no_claim_are_compared() {
 /// The answer to a repeated call names the end of the lease; until then another gateway's grant is an overlap.
 #[tokio::test]
 async fn a_grant_lasts_as_long_as_the_store_knows_however_slow_the_disk_is() {
-    let (one, two) = two_gateways_without_a_store().await;
+    let (one, two) = World::two_cut_off().await;
     let clock = one.clock.clone();
     let slow = move || {
         clock.advance(Duration::from_millis(300));
@@ -321,7 +299,7 @@ async fn a_grant_lasts_as_long_as_the_store_knows_however_slow_the_disk_is() {
 /// A success without an end, which later grants must read.
 #[tokio::test]
 async fn a_success_that_is_kept_for_ever_is_compared_too() {
-    let (one, two) = two_gateways_without_a_store().await;
+    let (one, two) = World::two_cut_off().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     one.clock.advance(Duration::from_millis(1));
     let second = other(&two, &first);
@@ -338,7 +316,7 @@ async fn a_success_that_is_kept_for_ever_is_compared_too() {
 /// In the record, the first grant ended with its lease. But the success that was reported after the delivery is recorded.
 #[tokio::test]
 async fn a_grant_after_a_success_that_is_later_than_its_delivery_is_an_overlap() {
-    let (one, two) = two_gateways_without_a_store().await;
+    let (one, two) = World::two_cut_off().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
     one.back().await;
@@ -354,7 +332,7 @@ async fn a_grant_after_a_success_that_is_later_than_its_delivery_is_an_overlap()
 #[tokio::test]
 async fn a_grant_beside_a_claim_that_was_renewed_after_its_delivery_is_an_overlap() {
     for fails in [false, true] {
-        let (one, two) = two_gateways_without_a_store().await;
+        let (one, two) = World::two_cut_off().await;
         let first = request(&one, ClaimOnOutage::FailOpen);
         assert_eq!(summary(&one.claim(&first).await), (FAIL_OPEN, "granted"));
         one.clock.advance(Duration::from_millis(3));
@@ -388,7 +366,7 @@ async fn a_grant_and_an_outcome_that_are_delivered_at_once_are_an_overlap() {
 
 /// The granting gateway has made so many calls when the other one delivers. Without an outcome the second grant ends by its lease.
 async fn delivered_at_once(first_calls: usize, outcome: Option<Outcome>, take_over: bool) {
-    let (one, two) = two_gateways_without_a_store().await;
+    let (one, two) = World::two_cut_off().await;
     let first = request(&one, ClaimOnOutage::Local);
     assert_eq!(summary(&one.claim(&first).await), (LOCAL, "granted"));
     let done = report(&first, success("1"), OutcomeOnOutage::Spool);
@@ -424,7 +402,7 @@ async fn delivered_at_once(first_calls: usize, outcome: Option<Outcome>, take_ov
 
 #[tokio::test]
 async fn successive_grants_are_no_overlap() {
-    let (one, two) = two_gateways_without_a_store().await;
+    let (one, two) = World::two_cut_off().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     one.claim(&first).await;
     one.clock.advance(Duration::from_millis(5));

@@ -11,8 +11,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 
 /// A claim with a short lease, which a policy grants while the store is stopped; the store executes the first call late.
 async fn granted_and_renewed(on_outage: ClaimOnOutage) -> (World, Claim) {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let mut first = request(&world, on_outage);
     first.terms.lease = Duration::from_secs(6);
     let policy = summary(&world.claim(&first).await).0;
@@ -71,8 +70,7 @@ async fn a_claim_that_another_gateway_was_granted_after_the_first_lease_is_repor
 /// The store has the later grant of this gateway: it executed the claim call of that grant late.
 #[tokio::test]
 async fn a_grant_after_a_failed_one_is_no_overlap_even_if_the_store_has_it_already() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let [first, waits] = [request(&world, ClaimOnOutage::Local), request(&world, ClaimOnOutage::Local)];
     let waits = first.with(|request| request.attempt = waits.attempt.clone());
     world.claim(&first).await;
@@ -88,10 +86,7 @@ async fn a_grant_after_a_failed_one_is_no_overlap_even_if_the_store_has_it_alrea
 /// The first one had failed before another gateway granted the claim, as the store knows.
 #[tokio::test]
 async fn a_grant_beside_a_failed_claim_that_the_store_executed_late_is_no_overlap() {
-    let one = World::new().await;
-    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
-    one.line.set(Way::Gone);
-    two.line.set(Way::Gone);
+    let (one, two) = World::two_cut_off().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     one.claim(&first).await;
     one.clock.advance(Duration::from_millis(5));
@@ -111,8 +106,7 @@ async fn a_grant_beside_a_failed_claim_that_the_store_executed_late_is_no_overla
 async fn successive_grants_of_one_gateway_are_no_overlap_however_short_the_interval() {
     for micros in [0, 1, 400, 1_400] {
         let step = Duration::from_micros(micros);
-        let world = World::new().await;
-        world.line.set(Way::Gone);
+        let world = World::cut_off().await;
         let first = request(&world, ClaimOnOutage::Local);
         world.clock.advance(step);
         world.claim(&first).await;
@@ -139,8 +133,7 @@ async fn a_take_over_of_an_unknown_outcome_is_no_overlap() {
 
 /// A claim fails, another one ends with an unknown outcome, and a third one takes that over, with a clock step between them.
 async fn a_take_over_after(step: Duration, outcome: Outcome) {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let failed = request(&world, ClaimOnOutage::Local);
     world.claim(&failed).await;
     world.clock.advance(step);
@@ -169,10 +162,7 @@ async fn a_take_over_after(step: Duration, outcome: Outcome) {
 /// An unknown outcome blocks all claims except take-overs, at every gateway.
 #[tokio::test]
 async fn a_grant_during_an_unknown_outcome_is_an_overlap() {
-    let one = World::new().await;
-    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
-    one.line.set(Way::Gone);
-    two.line.set(Way::Gone);
+    let (one, two) = World::two_cut_off().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     one.claim(&first).await;
     one.clock.advance(Duration::from_millis(5));
@@ -189,10 +179,7 @@ async fn a_grant_during_an_unknown_outcome_is_an_overlap() {
 
 #[tokio::test]
 async fn a_success_for_a_month_is_compared() {
-    let one = World::new().await;
-    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
-    one.line.set(Way::Gone);
-    two.line.set(Way::Gone);
+    let (one, two) = World::two_cut_off().await;
     let first = request(&one, ClaimOnOutage::FailOpen);
     one.claim(&first).await;
     one.clock.advance(Duration::from_micros(1_234_567));
@@ -209,8 +196,7 @@ async fn a_success_for_a_month_is_compared() {
 /// Another gateway delivers the success of another attempt between two calls of the delivery, when the lease has just ended.
 #[tokio::test]
 async fn a_success_beside_a_grant_whose_lease_ends_during_its_delivery_is_an_overlap() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let first = request(&world, ClaimOnOutage::FailOpen);
     world.claim(&first).await;
     let beside = other(&world, &first);

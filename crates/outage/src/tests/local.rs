@@ -15,8 +15,7 @@ const CLOSED: OutcomeOnOutage = OutcomeOnOutage::FailClosed;
 
 #[tokio::test]
 async fn one_attempt_is_granted_and_the_others_are_duplicates() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let first = request(&world, ClaimOnOutage::Local);
     assert_eq!(summary(&world.claim(&first).await), (LOCAL, "granted"));
     assert_eq!(summary(&world.claim(&other(&world, &first)).await), (LOCAL, "duplicate"));
@@ -146,8 +145,7 @@ async fn the_success_of_a_claim_that_was_only_renewed_here_has_the_retention_of_
 
 #[tokio::test]
 async fn outcomes_go_to_the_local_claims_and_are_delivered_with_their_claims() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let requests: Vec<_> = (0..4).map(|_| request(&world, ClaimOnOutage::Local)).collect();
     for request in &requests {
         world.claim(request).await;
@@ -221,8 +219,7 @@ async fn an_outcome_of_a_grant_by_the_store_is_not_decided_by_the_local_claims()
 
 #[tokio::test]
 async fn a_grant_and_its_renewals_survive_a_restart() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let first = request(&world, ClaimOnOutage::Local);
     world.claim(&first).await;
     let lease = first.terms.lease;
@@ -240,8 +237,7 @@ async fn a_grant_and_its_renewals_survive_a_restart() {
 
 #[tokio::test]
 async fn a_local_grant_is_known_in_the_next_outage() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let first = request(&world, ClaimOnOutage::Local);
     world.claim(&first).await;
     let world = world.restarted().await;
@@ -252,8 +248,7 @@ async fn a_local_grant_is_known_in_the_next_outage() {
 
 #[tokio::test]
 async fn a_wall_clock_that_is_set_back_extends_no_lease_over_a_restart() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let first = request(&world, ClaimOnOutage::Local);
     world.claim(&first).await;
     world.clock.step_wall(oncegate_core::clock::Timestamp::from_micros(1_600_000_000_000_000));
@@ -265,8 +260,7 @@ async fn a_wall_clock_that_is_set_back_extends_no_lease_over_a_restart() {
 
 #[tokio::test]
 async fn a_double_grant_is_reported_and_the_later_outcome_changes_nothing() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let [alive, done, failed] = [(); 3].map(|()| request(&world, ClaimOnOutage::Local));
     let mut theirs = Vec::new();
     for request in [&alive, &done, &failed] {
@@ -298,8 +292,7 @@ async fn a_double_grant_is_reported_and_the_later_outcome_changes_nothing() {
 
 #[tokio::test]
 async fn a_grant_that_ended_without_an_outcome_is_compared_with_the_record_of_the_store() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let [beside, after, free] = [(); 3].map(|()| request(&world, ClaimOnOutage::Local));
     for request in [&beside, &after, &free] {
         world.claim(request).await;
@@ -319,8 +312,7 @@ async fn a_grant_that_ended_without_an_outcome_is_compared_with_the_record_of_th
 
 #[tokio::test]
 async fn a_grant_whose_lease_end_means_unknown_turns_unknown_in_the_store() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let mut first = request(&world, ClaimOnOutage::Local);
     first.terms.on_lease_end = LeaseEnd::Unknown;
     world.claim(&first).await;
@@ -333,8 +325,7 @@ async fn a_grant_whose_lease_end_means_unknown_turns_unknown_in_the_store() {
 
 #[tokio::test]
 async fn the_same_try_at_another_gateway_is_no_overlap() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     let first = request(&world, ClaimOnOutage::Local);
     world.claim(&first).await;
     let nonce = first.attempt.nonce().clone();

@@ -21,10 +21,7 @@ struct Repeated {
 
 impl Repeated {
     async fn new(on_outage: ClaimOnOutage) -> Self {
-        let one = World::new().await;
-        let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
-        one.line.set(Way::Gone);
-        two.line.set(Way::Gone);
+        let (one, two) = World::two_cut_off().await;
         let first = request(&one, on_outage);
         one.clock.advance(Duration::from_millis(20));
         let second = repeat(&one, &first);
@@ -154,10 +151,7 @@ async fn either_attempt_renews_the_lease() {
 
 /// A claim of an operation whose lease end means unknown, granted by both gateways and renewed at the second one only.
 async fn renewed_at_the_second_gateway(on_outage: ClaimOnOutage) -> Repeated {
-    let one = World::new().await;
-    let two = World::over(one.clock.clone(), one.store.clone(), ROOMY).await;
-    one.line.set(Way::Gone);
-    two.line.set(Way::Gone);
+    let (one, two) = World::two_cut_off().await;
     let first = request(&one, on_outage).with(|request| request.terms.on_lease_end = LeaseEnd::Unknown);
     one.clock.advance(Duration::from_millis(20));
     let second = repeat(&one, &first);

@@ -91,13 +91,7 @@ async fn outcomes_of_a_key_are_delivered_in_order_and_before_later_calls() {
     let world = world.restarted().await;
     world.line.set(Way::Whole);
     let settled = world.settle(&report(&held, success("8"), SPOOLED)).await;
-    assert!(
-        matches!(
-            response(&settled),
-            OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(false), .. }
-        ),
-        "{settled:?}"
-    );
+    assert_succeeded(&settled);
     assert_eq!(world.held(&held).await.unwrap().record.result.as_deref(), Some("7"), "the first one stays");
     assert_eq!(world.journal.status().entries, 0);
 }
@@ -170,13 +164,7 @@ async fn a_success_that_waits_longer_than_its_caller_is_recorded() {
     world.line.set(Way::Whole);
     drop(turn);
     let settled = first.await.unwrap();
-    assert!(
-        matches!(
-            response(&settled),
-            OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(false), .. }
-        ),
-        "{settled:?}"
-    );
+    assert_succeeded(&settled);
 }
 
 #[tokio::test]
@@ -317,8 +305,7 @@ async fn each_item_of_a_batch_is_answered_by_its_own_policy() {
 /// A caller that disconnects changes nothing: every entry on the disk is in the local claims too.
 #[tokio::test]
 async fn a_caller_that_gives_up_leaves_journal_and_local_claims_consistent() {
-    let world = World::new().await;
-    world.line.set(Way::Gone);
+    let world = World::cut_off().await;
     for _ in 0..50 {
         let request = request(&world, ClaimOnOutage::Local);
         drop(timeout(Duration::from_micros(200), world.try_claim(&request)).await);

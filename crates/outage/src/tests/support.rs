@@ -18,7 +18,7 @@ use oncegate_core::engine::{
 use oncegate_core::operator::{ListRequest, ListedClaim, LockListRequest, LockPage, UnknownsPage, UnknownsRequest};
 pub(super) use oncegate_core::operator::{ReleaseRequest, ReleaseResponse};
 use oncegate_core::outage_policy::OutagePolicy;
-use oncegate_core::record::Contents;
+use oncegate_core::record::{ClaimState, Contents};
 pub(super) use oncegate_core::record::{Key, LiveClaim};
 use oncegate_core::suspect::{Cause, Suspect, SuspectFilter, SuspectKind};
 pub(super) use oncegate_core::terms::OutcomeOnOutage;
@@ -217,6 +217,27 @@ impl World {
         Self::with(ROOMY).await
     }
 
+    /// Creates a world whose gateway does not reach its store.
+    pub(super) async fn cut_off() -> Self {
+        let world = Self::new().await;
+        world.line.set(Way::Gone);
+        world
+    }
+
+    /// Creates two gateways of one store, which neither of them reaches.
+    pub(super) async fn two_cut_off() -> (Self, Self) {
+        let one = Self::cut_off().await;
+        let two = one.another_cut_off().await;
+        (one, two)
+    }
+
+    /// Creates another gateway of the store, which it does not reach.
+    pub(super) async fn another_cut_off(&self) -> Self {
+        let another = Self::over(self.clock.clone(), self.store.clone(), ROOMY).await;
+        another.line.set(Way::Gone);
+        another
+    }
+
     pub(super) async fn with(bounds: Bounds) -> Self {
         let clock = Arc::new(ManualClock::at(Timestamp::from_micros(1_700_000_000_000_000)));
         let store = Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT));
@@ -405,6 +426,15 @@ impl Split for Answered<OutcomeAnswer> {
 #[track_caller]
 pub(super) fn response(answered: &Answered<OutcomeAnswer>) -> OutcomeResponse {
     answered.clone().split().0
+}
+
+/// Asserts that a success was recorded in time.
+#[track_caller]
+pub(super) fn assert_succeeded(answered: &Answered<OutcomeAnswer>) {
+    let response = response(answered);
+    let has_succeeded =
+        matches!(response, OutcomeResponse::Done { state: Some(ClaimState::Succeeded), late: Some(false), .. });
+    assert!(has_succeeded, "{response:?}");
 }
 
 /// The answer to an outcome that was spooled.
