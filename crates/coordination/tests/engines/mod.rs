@@ -19,7 +19,8 @@ mod sweeping;
 use std::time::Duration;
 
 use oncegate_core::claim::ClaimRequest;
-use oncegate_core::engine::{Node, NodeRole, Topology};
+use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
+use oncegate_core::engine::{Determinate, Engine, EngineError, Node, NodeRole, Topology};
 use oncegate_core::terms::Terms;
 use oncegate_testkit::calls::{again, granted, is_duplicate, serves_again, settle, success};
 
@@ -30,6 +31,23 @@ pub(super) async fn soon(what: &str, holds: impl AsyncFnMut() -> bool) {
     oncegate_testkit::wait::until(what, Duration::from_secs(10), holds).await;
 }
 
+/// Waits until the engine says why it does not serve.
+pub(super) async fn refusal(engine: &impl Engine) -> String {
+    let mut why = String::new();
+    soon("a refusal", async || {
+        match engine.claim(&fresh_claim(), DEADLINE).await {
+            Err(EngineError::Determinate(Determinate::Unavailable(text) | Determinate::Incompatible(text))) => {
+                why = text;
+            }
+            other => assert!(other.is_err(), "{other:?}"),
+        }
+        !why.is_empty()
+    })
+    .await;
+    assert!(!why.contains("hunter"), "{why}");
+    why
+}
+
 /// Sets the store's clock to a time long ago.
 fn set_clock_back(cluster: &Cluster) {
     set_clock(cluster, &1_u64.to_be_bytes());
@@ -37,7 +55,7 @@ fn set_clock_back(cluster: &Cluster) {
 
 /// Returns a claim with this lease.
 pub(super) fn leased(lease: Duration) -> ClaimRequest {
-    let request = oncegate_core::engine::conformance::fresh_claim();
+    let request = fresh_claim();
     ClaimRequest { terms: Terms { lease, ..request.terms }, ..request }
 }
 

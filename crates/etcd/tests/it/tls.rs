@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Claims as _, Determinate, EngineError};
+use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_testkit::certificates::Authority;
 use oncegate_testkit::etcd_cluster::{EtcdCluster, Tls};
 
-use super::{again, granted, is_duplicate, open, soon};
+use super::engines::refusal;
+use super::{again, granted, is_duplicate, open};
 
 pub(super) async fn cluster(folder: &Path, authority: &Authority) -> Option<EtcdCluster> {
     let ca = authority.write(&folder.join("ca.pem"));
@@ -21,21 +21,6 @@ pub(super) fn keys(folder: &Path, ca: &str, is_client_known: bool) -> String {
     format!("?ca={}{}", file(ca), if is_client_known { &client } else { "" })
 }
 
-/// Waits until the engine of this URL says why it has no connection.
-async fn refusal(url: &str) -> String {
-    let (engine, mut why) = (open(url), String::new());
-    soon("a refusal", async || {
-        let refused = engine.claim(&fresh_claim(), DEADLINE).await;
-        if let Err(EngineError::Determinate(Determinate::Unavailable(text) | Determinate::Incompatible(text))) = refused
-        {
-            why = text;
-        }
-        !why.is_empty()
-    })
-    .await;
-    why
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_of_a_trusted_authority_are_used_with_a_certificate_that_they_trust() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
@@ -45,9 +30,10 @@ async fn members_of_a_trusted_authority_are_used_with_a_certificate_that_they_tr
     granted(&engine, &request).await;
     assert!(is_duplicate(&engine, &again(&request)).await);
     // The member has other names than this one.
-    let why = refusal(&(cluster.url() + &keys(folder.path(), "ca.pem", true) + "&server_name=etcd.internal")).await;
+    let why =
+        refusal(&open(&(cluster.url() + &keys(folder.path(), "ca.pem", true) + "&server_name=etcd.internal"))).await;
     assert!(why.contains("certificate"), "{why}");
-    refusal(&(cluster.url() + &keys(folder.path(), "ca.pem", false))).await;
+    refusal(&open(&(cluster.url() + &keys(folder.path(), "ca.pem", false)))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -55,8 +41,8 @@ async fn members_of_another_authority_and_a_port_without_tls_are_refused() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     Authority::generate().write(&folder.path().join("stranger.pem"));
     let Some(cluster) = cluster(folder.path(), &authority).await else { return };
-    let why = refusal(&(cluster.url() + &keys(folder.path(), "stranger.pem", true))).await;
+    let why = refusal(&open(&(cluster.url() + &keys(folder.path(), "stranger.pem", true)))).await;
     assert!(why.contains("certificate"), "{why}");
-    let why = refusal(&cluster.url().replace("etcds://", "etcd://")).await;
+    let why = refusal(&open(&cluster.url().replace("etcds://", "etcd://"))).await;
     assert!(why.contains("etcds://"), "it says what to write: {why}");
 }

@@ -1,31 +1,14 @@
 //! Users and rights, and the errors for a URL that does not fit the servers.
 
-use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Determinate, Engine, EngineError};
+use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 use oncegate_testkit::zookeeper_nodes::Nodes;
 
+use super::engines::refusal;
 use super::{again, granted, is_duplicate, nodes, open, soon};
 
 pub(super) fn with_user(cluster: &ZooKeeperCluster, user: &str) -> String {
     cluster.url().replace("zookeeper://", &format!("zookeeper://{user}@"))
-}
-
-/// Waits until the engine says why it does not serve.
-async fn refusal(engine: &impl Engine) -> String {
-    let mut why = String::new();
-    soon("a refusal", async || {
-        match engine.claim(&fresh_claim(), DEADLINE).await {
-            Err(EngineError::Determinate(Determinate::Incompatible(text) | Determinate::Unavailable(text))) => {
-                why = text;
-            }
-            other => assert!(other.is_err(), "{other:?}"),
-        }
-        !why.is_empty()
-    })
-    .await;
-    assert!(!why.contains("hunter"), "{why}");
-    why
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use oncegate_core::engine::Claims as _;
 use oncegate_core::engine::conformance::{DEADLINE, fresh_claim};
-use oncegate_core::engine::{Claims as _, Determinate, EngineError};
 use oncegate_testkit::certificates::Authority;
 use oncegate_testkit::zookeeper_cluster::ZooKeeperCluster;
 
+use super::engines::refusal;
 use super::{again, granted, is_duplicate, open, soon};
 
 pub(super) async fn cluster(folder: &Path, authority: &Authority) -> Option<ZooKeeperCluster> {
@@ -30,21 +31,6 @@ pub(super) fn keys(folder: &Path, ca: &str) -> String {
     format!("?ca={}&client_certificate={}&client_key={}", file(ca), file("tls.crt"), file("tls.key"))
 }
 
-/// Waits until the engine of this URL says why it has no connection.
-async fn refusal(url: &str) -> String {
-    let (engine, mut why) = (open(url), String::new());
-    soon("a refusal", async || {
-        let refused = engine.claim(&fresh_claim(), DEADLINE).await;
-        if let Err(EngineError::Determinate(Determinate::Unavailable(text) | Determinate::Incompatible(text))) = refused
-        {
-            why = text;
-        }
-        !why.is_empty()
-    })
-    .await;
-    why
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_of_a_trusted_authority_are_used_with_a_certificate_that_they_trust() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
@@ -54,7 +40,7 @@ async fn servers_of_a_trusted_authority_are_used_with_a_certificate_that_they_tr
     soon("a grant", async || engine.claim(&request, DEADLINE).await.is_ok()).await;
     assert!(is_duplicate(&engine, &again(&request)).await);
     // The server has other names than this one.
-    let why = refusal(&(cluster.url() + &keys(folder.path(), "ca.pem") + "&server_name=z.internal")).await;
+    let why = refusal(&open(&(cluster.url() + &keys(folder.path(), "ca.pem") + "&server_name=z.internal"))).await;
     assert!(why.contains("certificate"), "{why}");
     granted(&engine, &fresh_claim()).await;
 }
@@ -64,15 +50,15 @@ async fn servers_of_another_authority_and_a_port_with_tls_are_refused() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::generate());
     Authority::generate().write(&folder.path().join("stranger.pem"));
     let Some(cluster) = cluster(folder.path(), &authority).await else { return };
-    let why = refusal(&(cluster.url() + &keys(folder.path(), "stranger.pem"))).await;
+    let why = refusal(&open(&(cluster.url() + &keys(folder.path(), "stranger.pem")))).await;
     assert!(why.contains("certificate"), "{why}");
-    let why = refusal(&cluster.url().replace("zookeepers://", "zookeeper://")).await;
+    let why = refusal(&open(&cluster.url().replace("zookeepers://", "zookeeper://"))).await;
     assert!(why.contains("zookeepers://"), "it says what to write: {why}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_without_tls_is_refused_and_it_is_said_what_to_write() {
     let Some(cluster) = ZooKeeperCluster::start_one().await else { return };
-    let why = refusal(&cluster.url().replace("zookeeper://", "zookeepers://")).await;
+    let why = refusal(&open(&cluster.url().replace("zookeeper://", "zookeepers://"))).await;
     assert!(why.contains("write zookeeper://"), "{why}");
 }
