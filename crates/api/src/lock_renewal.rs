@@ -3,21 +3,14 @@
 use axum::response::Response;
 use oncegate_core::clock::{Timestamp, millis};
 use oncegate_core::lock::LockName;
-use oncegate_core::terms::Span;
 use oncegate_web::fields::{checked_lease, parsed};
 use oncegate_web::lock::not_held;
 use oncegate_web::problem::Problem;
 use oncegate_web::response::json;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::call::ApiCall;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RenewalBody {
-    attempt: String,
-    lease: Option<Span>,
-}
+use super::renewal::RenewalBody;
 
 /// Body of the 200 response.
 #[derive(Serialize)]

@@ -11,11 +11,12 @@ use serde::Deserialize;
 use super::answer;
 use super::call::ApiCall;
 
+/// Body of a renewal, of a claim or of a hold.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RenewalBody {
-    attempt: String,
-    lease: Option<Span>,
+pub(super) struct RenewalBody {
+    pub(super) attempt: String,
+    pub(super) lease: Option<Span>,
 }
 
 /// Handles a renewal.
