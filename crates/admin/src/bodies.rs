@@ -1,6 +1,8 @@
 //! Bodies of the requests of the admin API that look something up or change something, as `openapi-admin.yaml` has them. The
 //! handlers read them, and the command line writes them.
 
+#![expect(missing_docs, reason = "openapi-admin.yaml explains the members of the bodies")]
+
 use oncegate_core::name::Name;
 use oncegate_core::record::Realm;
 use oncegate_core::suspect::Found;
@@ -18,7 +20,6 @@ pub use crate::audit::Reason;
 /// `POST /admin/v1/claims/show`
 #[derive(Deserialize, Serialize, Debug)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
 pub struct ShowClaim<'a> {
     pub app: AppKey,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,7 +35,6 @@ pub struct ShowClaim<'a> {
 /// `POST /admin/v1/claims/release`
 #[derive(Deserialize, Serialize, Debug)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
 pub struct ReleaseClaim<'a> {
     pub app: AppKey,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -55,7 +55,6 @@ pub struct ReleaseClaim<'a> {
 /// `POST /admin/v1/claims/settle`
 #[derive(Deserialize, Serialize, Debug)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
 pub struct SettleClaim<'a> {
     pub app: AppKey,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,7 +78,6 @@ pub struct SettleClaim<'a> {
 /// `POST /admin/v1/proxy/forget`
 #[derive(Deserialize, Serialize, Debug)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
 pub struct ForgetResponse<'a> {
     pub app: AppKey,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -96,7 +94,6 @@ pub struct ForgetResponse<'a> {
 /// `POST /admin/v1/proxy/find`
 #[derive(Deserialize, Serialize, Debug)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
 pub struct FindKey {
     pub route: String,
     pub key: String,
@@ -107,7 +104,6 @@ pub struct FindKey {
 /// `POST /admin/v1/locks/show`
 #[derive(Deserialize, Serialize, Debug)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
 pub struct ShowLock {
     pub app: AppKey,
     pub name: String,
@@ -116,7 +112,6 @@ pub struct ShowLock {
 /// `POST /admin/v1/locks/release`
 #[derive(Deserialize, Serialize, Debug)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
 pub struct ReleaseLock {
     pub app: AppKey,
     pub name: String,
@@ -128,7 +123,6 @@ pub struct ReleaseLock {
 /// `POST /admin/v1/chains/{name}/switch`
 #[derive(Deserialize, Serialize, Debug)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
 pub struct SwitchChain {
     pub to: Name,
     #[serde(default)]
@@ -139,7 +133,6 @@ pub struct SwitchChain {
 /// `POST /admin/v1/chains/{name}/failover`
 #[derive(Deserialize, Serialize, Debug)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
 pub struct SetFailover {
     pub action: FailoverAction,
     #[serde(rename = "for", skip_serializing_if = "Option::is_none")]
@@ -168,7 +161,6 @@ impl<'de> Deserialize<'de> for FailoverAction {
 /// `POST /admin/v1/suspects/{id}/check`
 #[derive(Deserialize, Serialize, Debug)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
 pub struct CheckSuspect {
     #[serde(deserialize_with = "found")]
     pub found: Found,
@@ -178,7 +170,6 @@ pub struct CheckSuspect {
 /// `POST /admin/v1/apps`
 #[derive(Deserialize, Serialize, Debug)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
 pub struct CreateApp<'a> {
     pub app: AppKey,
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
@@ -191,7 +182,6 @@ pub struct CreateApp<'a> {
 /// `POST /admin/v1/apps/{app}/rotate`
 #[derive(Deserialize, Serialize, Debug)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
 pub struct RotateSecret {
     #[serde(default, deserialize_with = "revoke_scope", serialize_with = "write_revoke_scope")]
     pub revoke: RevokeScope,
@@ -201,7 +191,6 @@ pub struct RotateSecret {
 /// `POST /admin/v1/apps/{app}/revoke`
 #[derive(Deserialize, Serialize, Debug)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
 pub struct RevokeSecret {
     pub secret_id: String,
     pub reason: Reason,
@@ -210,7 +199,6 @@ pub struct RevokeSecret {
 /// `POST /admin/v1/apps/{app}/disable` and `…/enable`, `POST /admin/v1/engines/{name}/backup`
 #[derive(Deserialize, Serialize, Debug)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "openapi-admin.yaml explains its members")]
 pub struct WithReason {
     pub reason: Reason,
 }
