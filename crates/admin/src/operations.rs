@@ -10,7 +10,7 @@ use oncegate_core::terms::Mode;
 use oncegate_telemetry::operations::{OperationTotals, ResultGroup, totals};
 use oncegate_web::problem::Problem;
 use oncegate_web::response::json;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Admin;
 use super::query::Query;
@@ -51,11 +51,11 @@ struct OperationBody {
 }
 
 /// Repeats by the state of their claim.
-#[derive(Serialize)]
-struct Duplicates {
-    in_progress: u64,
-    succeeded: u64,
-    unknown: u64,
+#[derive(Clone, Copy, Deserialize, Serialize)]
+pub(super) struct Duplicates {
+    pub(super) in_progress: u64,
+    pub(super) succeeded: u64,
+    pub(super) unknown: u64,
 }
 
 /// Answers with the operations, the busiest first.

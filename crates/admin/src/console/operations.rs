@@ -15,6 +15,7 @@ use super::texts::{Text, Texts};
 use super::traffic::{self, History};
 use super::untrusted::Untrusted;
 use super::{layout, times};
+use crate::operations::Duplicates;
 
 /// Series of one call of the history.
 const SERIES_MAX: usize = 16;
@@ -42,14 +43,6 @@ struct CountedOperation {
     ran_twice: u64,
     claims_per_second: Option<f32>,
     app_p99_seconds: Option<f32>,
-}
-
-/// Repeats by the state of their claim.
-#[derive(Deserialize)]
-struct Duplicates {
-    in_progress: u64,
-    succeeded: u64,
-    unknown: u64,
 }
 
 /// Draws the list.
