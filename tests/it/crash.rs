@@ -58,6 +58,20 @@ struct Ledger {
 
 const CALLERS: u64 = 8;
 
+/// Starts callers, and waits until the gateway has given some answers.
+async fn answered(client: &Client, ledger: &Arc<Ledger>, seed: u64, random: &mut SmallRng) -> JoinSet<()> {
+    ledger.is_over.store(false, Ordering::SeqCst);
+    let mut callers = JoinSet::new();
+    for caller in 0..CALLERS {
+        let random = SmallRng::seed_from_u64(seed ^ caller);
+        callers.spawn(call_until_it_dies(client.clone(), ledger.clone(), random));
+    }
+    let answers = ledger.answers.load(Ordering::SeqCst) + random.random_range(1..150);
+    until("the gateway answers", Duration::from_secs(20), async || ledger.answers.load(Ordering::SeqCst) >= answers)
+        .await;
+    callers
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_hold_after_fifty_crashes() {
     let seed = fresh::number();
@@ -70,17 +84,7 @@ async fn answers_hold_after_fifty_crashes() {
         let mut gateway = start(&claims).await;
         let client = gateway.client();
         let before = ledger.entries.lock().unwrap().len();
-        ledger.is_over.store(false, Ordering::SeqCst);
-        let mut callers = JoinSet::new();
-        for caller in 0..CALLERS {
-            let random = SmallRng::seed_from_u64(seed ^ (crash << 8) ^ caller);
-            callers.spawn(call_until_it_dies(client.clone(), ledger.clone(), random));
-        }
-        let answers = ledger.answers.load(Ordering::SeqCst) + random.random_range(1..150);
-        until("the gateway answers", Duration::from_secs(20), async || {
-            ledger.answers.load(Ordering::SeqCst) >= answers
-        })
-        .await;
+        let callers = answered(&client, &ledger, seed ^ (crash << 8), &mut random).await;
         ledger.is_over.store(true, Ordering::SeqCst);
         gateway.kill();
         callers.join_all().await;
@@ -116,17 +120,7 @@ async fn answers_hold_after_crashes_of_postgres_and_its_gateways() {
     let mut gateway = setup.start().await;
     for crash in 0..12 {
         let client = gateway.client();
-        ledger.is_over.store(false, Ordering::SeqCst);
-        let mut callers = JoinSet::new();
-        for caller in 0..CALLERS {
-            let random = SmallRng::seed_from_u64(seed ^ (crash << 8) ^ caller);
-            callers.spawn(call_until_it_dies(client.clone(), ledger.clone(), random));
-        }
-        let answers = ledger.answers.load(Ordering::SeqCst) + random.random_range(1..150);
-        until("the gateway answers", Duration::from_secs(20), async || {
-            ledger.answers.load(Ordering::SeqCst) >= answers
-        })
-        .await;
+        let callers = answered(&client, &ledger, seed ^ (crash << 8), &mut random).await;
         let (server_dies, gateway_dies) = [(true, false), (false, true), (true, true)][random.random_range(0..3)];
         ledger.is_over.store(true, Ordering::SeqCst);
         if server_dies {
