@@ -15,10 +15,10 @@ use oncegate_core::engine::Engine;
 use oncegate_core::spool::SpoolFilter;
 use oncegate_core::suspect::{SuspectFilter, SuspectKind};
 use oncegate_core::tenant::AppKey;
-use oncegate_core::terms::{OnDataLoss, Span};
+use oncegate_core::terms::Span;
 use oncegate_folder::{FolderLock, LockError};
 use oncegate_gateway::resilience::call_guard::CallGuard;
-use oncegate_gateway::resilience::chain::{Chain, Setup, Times};
+use oncegate_gateway::resilience::chain::{Chain, Setup};
 use oncegate_outage::deadline::DELIVERY_DEADLINE;
 use oncegate_outage::journal::Bounds;
 use oncegate_outage::{OutageJournal, OutagePolicies};
@@ -274,15 +274,5 @@ async fn open(chain: &str, urls: Urls, clock: &Arc<dyn Clock>) -> anyhow::Result
 
 /// Opens the chain, so that entries go to its active engine.
 fn open_chain(chain: &str, engines: Engines, clock: &Arc<dyn Clock>) -> Chain {
-    Chain::start(Setup {
-        name: chain.to_owned(),
-        engines,
-        on_data_loss: OnDataLoss::Resume,
-        lease_max: Duration::ZERO,
-        clock: clock.clone(),
-        entropy: Arc::new(SystemEntropy),
-        times: Times::default(),
-        requirement: None,
-        failover: None,
-    })
+    Chain::start(Setup::plain(chain, engines, clock.clone(), Arc::new(SystemEntropy)))
 }

@@ -233,7 +233,6 @@ mod tests {
     use oncegate_core::attempt::SystemEntropy;
     use oncegate_core::engine::Engine;
     use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
-    use oncegate_core::terms::OnDataLoss;
     use tokio::time::sleep;
 
     use super::*;
@@ -244,17 +243,8 @@ mod tests {
         let memory = |name: &&str| -> (String, Arc<dyn Engine>) {
             ((*name).to_owned(), Arc::new(Memory::new(clock.clone(), BYTES_MAX_DEFAULT)))
         };
-        Core::new(Setup {
-            name: name.into(),
-            engines: engines.iter().map(memory).collect(),
-            on_data_loss: OnDataLoss::Resume,
-            lease_max: Duration::ZERO,
-            clock: clock.clone(),
-            entropy: Arc::new(SystemEntropy),
-            times: Times::default(),
-            requirement: None,
-            failover: None,
-        })
+        let engines = engines.iter().map(memory).collect();
+        Core::new(Setup::plain(name, engines, clock.clone(), Arc::new(SystemEntropy)))
     }
 
     #[tokio::test(start_paused = true)]

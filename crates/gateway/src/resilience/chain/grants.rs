@@ -247,8 +247,8 @@ mod tests {
     use oncegate_core::record::Key;
     use oncegate_core::terms::OnDataLoss;
 
+    use super::super::Setup;
     use super::super::state::ChainState;
-    use super::super::{Setup, Times};
     use super::*;
     use crate::resilience::tests::{PausedClock, metric};
 
@@ -262,21 +262,9 @@ mod tests {
         let engines = vec![store(), store()];
         // A loss from before the start is not one of the chain's.
         engines[0].lose_data();
-        let setup = Setup {
-            name: name.into(),
-            engines: ["a", "b"]
-                .into_iter()
-                .zip(&engines)
-                .map(|(name, engine)| (name.into(), engine.clone() as _))
-                .collect(),
-            on_data_loss,
-            lease_max: SECOND * 30,
-            clock: clock.clone(),
-            entropy: Arc::new(SystemEntropy),
-            times: Times::default(),
-            requirement: None,
-            failover: None,
-        };
+        let named = ["a", "b"].into_iter().zip(&engines).map(|(name, engine)| (name.into(), engine.clone() as _));
+        let plain = Setup::plain(name, named.collect(), clock.clone(), Arc::new(SystemEntropy));
+        let setup = Setup { on_data_loss, lease_max: SECOND * 30, ..plain };
         (Core::new(setup), engines)
     }
 

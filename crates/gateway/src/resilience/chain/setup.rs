@@ -63,9 +63,19 @@ impl Setup {
     /// Returns a chain of one engine, for tests.
     #[cfg(any(test, feature = "test-util"))]
     pub fn of_one(name: &str, engine: Arc<dyn Engine>, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        Self::plain(name, vec![("only".into(), engine)], clock, entropy)
+    }
+
+    /// Returns a chain that requires nothing, grants on after a loss of data, and is switched by operators alone.
+    pub fn plain(
+        name: &str,
+        engines: Vec<(String, Arc<dyn Engine>)>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
         Self {
             name: name.into(),
-            engines: vec![("only".into(), engine)],
+            engines,
             on_data_loss: OnDataLoss::Resume,
             lease_max: Duration::ZERO,
             clock,

@@ -84,18 +84,9 @@ impl Stores {
         let engine = |((name, _), way): (&(String, Arc<dyn Engine>), &Arc<Faulty>)| -> (String, Arc<dyn Engine>) {
             (name.clone(), way.clone())
         };
-        let setup = Setup {
-            name: "main".into(),
-            engines: self.stores.iter().zip(&engines).map(engine).collect(),
-            on_data_loss,
-            lease_max: Duration::from_secs(30),
-            clock: self.clock.clone(),
-            entropy: Arc::new(SystemEntropy),
-            times: Times::default(),
-            requirement: None,
-            failover: None,
-        };
-        (setup, engines)
+        let named = self.stores.iter().zip(&engines).map(engine).collect();
+        let plain = Setup::plain("main", named, self.clock.clone(), Arc::new(SystemEntropy));
+        (Setup { on_data_loss, lease_max: Duration::from_secs(30), ..plain }, engines)
     }
 
     /// Returns the names of the stores that hold this claim, together.
@@ -219,14 +210,9 @@ fn over_with(engines: Vec<(String, Arc<dyn Engine>)>, witness: Option<Arc<dyn En
         mark_as_kept(&**engine).now_or_never().expect("memory answers at once");
     }
     Arc::new(Chain::start(Setup {
-        name: "main".into(),
-        engines,
         on_data_loss: OnDataLoss::Freeze,
         lease_max: Duration::from_secs(30),
-        clock: Arc::new(SystemClock::new()),
-        entropy: Arc::new(SystemEntropy),
-        times: Times::default(),
-        requirement: None,
         failover: witness.map(failover::with_witness),
+        ..Setup::plain("main", engines, Arc::new(SystemClock::new()), Arc::new(SystemEntropy))
     }))
 }
