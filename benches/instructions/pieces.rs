@@ -425,18 +425,8 @@ fn requests() -> Vec<ClaimRequest> {
 }
 
 fn asked(claim: ClaimRequest) -> ClaimCall {
-    ClaimCall {
-        realm: Realm::Api,
-        operation: claim.operation,
-        contents: claim.contents,
-        fingerprint: None,
-        nonce: Some(claim.attempt.nonce().clone()),
-        lease: None,
-        retention: None,
-        take_over: false,
-        caller: None,
-        unknown_on_lease_end: false,
-    }
+    let nonce = Some(claim.attempt.nonce().clone());
+    ClaimCall { nonce, ..ClaimCall::plain(claim.operation, claim.contents) }
 }
 
 fn succeeded() -> Record {

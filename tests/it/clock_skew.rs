@@ -12,7 +12,7 @@ use oncegate_core::clock::{Clock, ManualClock, SystemClock, Timestamp};
 use oncegate_core::engine::Engine;
 use oncegate_core::engine::memory::{BYTES_MAX_DEFAULT, Memory};
 use oncegate_core::limits::Limits;
-use oncegate_core::record::{ClaimId, ClaimState, Realm};
+use oncegate_core::record::{ClaimId, ClaimState};
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use oncegate_gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use oncegate_gateway::outcome::{OutcomeCall, Reported};
@@ -91,18 +91,7 @@ impl Stage {
 
     async fn claim(&self, gateway: &Gateway, contents: &str) -> ClaimAnswer {
         let contents = canonicalize(format!("{contents:?}").as_bytes()).unwrap();
-        let request = ClaimCall {
-            realm: Realm::Api,
-            operation: "order.submit".parse().unwrap(),
-            contents,
-            fingerprint: None,
-            nonce: None,
-            lease: None,
-            retention: None,
-            take_over: false,
-            caller: None,
-            unknown_on_lease_end: false,
-        };
+        let request = ClaimCall::plain("order.submit".parse().unwrap(), contents);
         gateway.claim(&self.app, request).await.unwrap().answer
     }
 

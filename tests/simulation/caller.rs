@@ -12,7 +12,7 @@ use oncegate_core::call::Answered;
 use oncegate_core::canonical::canonicalize_any;
 use oncegate_core::claim::{ClaimRequest, Outcome, OutcomeRequest, OutcomeResponse, RenewalRequest, RenewalResponse};
 use oncegate_core::operator::ReleaseRequest;
-use oncegate_core::record::{ClaimId, ClaimState, Key, Realm};
+use oncegate_core::record::{ClaimId, ClaimState, Key};
 use oncegate_core::terms::Retention;
 use oncegate_gateway::claim::{ClaimAnswer, ClaimCall, Granted};
 use oncegate_gateway::outcome::{OutcomeCall, Reported};
@@ -482,16 +482,12 @@ impl ClaimPlan {
 
     fn request(&self, target: &Target) -> ClaimCall {
         ClaimCall {
-            realm: Realm::Api,
-            operation: target.operation.clone(),
-            contents: target.contents.clone(),
             fingerprint: self.fingerprint.then(|| canonicalize_any(b"7", "fingerprint").expect("JSON")),
             nonce: Some(self.nonce.clone()),
             lease: self.lease,
             retention: self.retention,
             take_over: self.take_over,
-            caller: None,
-            unknown_on_lease_end: false,
+            ..ClaimCall::plain(target.operation.clone(), target.contents.clone())
         }
     }
 }

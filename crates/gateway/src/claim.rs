@@ -51,6 +51,25 @@ pub struct ClaimCall {
     pub unknown_on_lease_end: bool,
 }
 
+impl ClaimCall {
+    /// Returns a claim call of the API that asks for nothing else, for tests.
+    #[cfg(any(test, feature = "test-util"))]
+    pub fn plain(operation: Operation, contents: Canonical) -> Self {
+        Self {
+            realm: Realm::Api,
+            operation,
+            contents,
+            fingerprint: None,
+            nonce: None,
+            caller: None,
+            lease: None,
+            retention: None,
+            take_over: false,
+            unknown_on_lease_end: false,
+        }
+    }
+}
+
 /// The answer to a claim call.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "one for each call, and not kept")]

@@ -83,18 +83,7 @@ fn contents(text: &str) -> Canonical {
 }
 
 fn call(text: &str) -> ClaimCall {
-    ClaimCall {
-        realm: Realm::Api,
-        operation: Operation::default(),
-        contents: contents(text),
-        fingerprint: None,
-        nonce: None,
-        lease: None,
-        retention: None,
-        take_over: false,
-        caller: None,
-        unknown_on_lease_end: false,
-    }
+    ClaimCall::plain(Operation::default(), contents(text))
 }
 
 fn success(result: Option<&str>) -> Outcome {

@@ -18,7 +18,7 @@ use oncegate_core::global_id::GlobalId;
 use oncegate_core::operator::{
     ListRequest, ListedClaim, LockListRequest, LockPage, ReleaseRequest, ReleaseResponse, UnknownsPage, UnknownsRequest,
 };
-use oncegate_core::record::{ClaimId, Realm};
+use oncegate_core::record::ClaimId;
 use oncegate_core::tenant::Operation;
 use oncegate_core::terms::{LeaseEnd, Retention, Terms};
 use tokio::task::JoinHandle;
@@ -133,18 +133,7 @@ fn contents() -> Canonical {
 }
 
 fn call() -> ClaimCall {
-    ClaimCall {
-        realm: Realm::Api,
-        operation: Operation::default(),
-        contents: contents(),
-        fingerprint: None,
-        nonce: None,
-        lease: None,
-        retention: None,
-        take_over: false,
-        caller: None,
-        unknown_on_lease_end: false,
-    }
+    ClaimCall::plain(Operation::default(), contents())
 }
 
 impl World {
