@@ -110,11 +110,12 @@ def test_an_interrupted_claim_is_given_back() -> None:
     granted: dict[str, Any] = {"use": "granted", "delay_ms": 300}
     exchanges: list[dict[str, Any]] = [
         {"expect": "claim", "answer": granted},
-        {"expect": "claim", "answer": {"use": "granted", "body": {"repeated": True}}},
+        {"expect": "lookup", "answer": "no_record"},
+        {"expect": "lookup", "answer": "record"},
         {"expect": "failure", "answer": "released"},
     ]
     with scripted(exchanges) as script:
-        client = Client(script.urls, SECRET)
+        client = Client(script.urls, SECRET, timeout=0.5)
 
         def interrupt(*_: object) -> None:
             raise Interrupted
@@ -126,7 +127,7 @@ def test_an_interrupted_claim_is_given_back() -> None:
                 client.once("order.submit", {"order_id": "A-1001"}, lambda _: None)
         finally:
             signal.signal(signal.SIGALRM, before)
-        assert script.wait_answered(3)
+        assert script.wait_answered(4)
         assert not script.faults
 
 

@@ -8,9 +8,10 @@ import weakref
 from typing import Any, TypeVar
 
 from . import _in_process
-from ._core import Core, Flow, Pause, Reply, Request, Send
+from ._core import Behind, Core, Flow, Pause, Reply, Request, Send
 from ._fork import Forgetful, forget_after_fork
 from ._http import IDLE_CONNECTIONS_MAX, IDLE_SECONDS_MAX, ProtocolError, ResponseReader, Server
+from ._lost import GIVE_BACKS_MAX
 from .errors import Cause
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ class AsyncTransport(Forgetful):
 
     def forget(self) -> None:
         self._idle: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, list[list[tuple[Connection, float]]]] = weakref.WeakKeyDictionary()
+        self._behind: set[asyncio.Task[None]] = set()
         super().forget()
 
     async def run(self, flow: Flow[T]) -> T:
@@ -39,12 +41,30 @@ class AsyncTransport(Forgetful):
                 if isinstance(effect, Pause):
                     await asyncio.sleep(effect.seconds)
                     result = None
+                elif isinstance(effect, Behind):
+                    self._start(effect.flow)
+                    result = None
                 else:
                     result = await self.send(effect)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         finally:
             flow.close()
+
+    def _start(self, flow: Flow[None]) -> None:
+        """Runs a flow that gives a grant back in the background, unless there are too many of them."""
+        if len(self._behind) < GIVE_BACKS_MAX:
+            task = asyncio.ensure_future(self.run(flow))
+            self._behind.add(task)
+            task.add_done_callback(self._behind.discard)
+
+    async def finish(self, within: float) -> None:
+        """Waits for the flows of this event loop that run in the background, and ends those that take longer."""
+        loop = asyncio.get_running_loop()
+        behind = {task for task in self._behind if task.get_loop() is loop}
+        if behind:
+            for task in (await asyncio.wait(behind, timeout=within))[1]:
+                task.cancel()
 
     async def send(self, send: Send) -> Reply | Cause:
         """One call. A `Cause` if there was no answer of a gateway: whether it acted on the call is not known."""

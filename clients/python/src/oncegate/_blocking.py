@@ -11,10 +11,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from . import _in_process
-from ._core import Core, Flow, Pause, Reply, Request, Send
+from ._core import Behind, Core, Flow, Pause, Reply, Request, Send
 from ._fork import Forgetful, forget_after_fork
 from ._http import IDLE_CONNECTIONS_MAX, IDLE_SECONDS_MAX, ProtocolError, ResponseReader, Server
+from ._lost import GIVE_BACKS_MAX
 from .errors import Cause
+from .events import log_crash
 
 T = TypeVar("T")
 
@@ -25,11 +27,13 @@ class Transport(Forgetful):
     def __init__(self, core: Core, tls: Any):
         self._core = core
         self._servers = [Server.of(url, tls) for url in core.urls]
+        self.renewals = Renewals(self, log_crash)
         self.forget()
         forget_after_fork(self)
 
     def forget(self) -> None:
         self._lock = threading.Lock()
+        self._behind = threading.Semaphore(GIVE_BACKS_MAX)
         self._idle: list[list[tuple[socket.socket, float]]] = [[] for _ in self._servers]
         super().forget()
 
@@ -42,12 +46,20 @@ class Transport(Forgetful):
                 if isinstance(effect, Pause):
                     time.sleep(effect.seconds)
                     result = None
+                elif isinstance(effect, Behind):
+                    self.start(effect.flow)
+                    result = None
                 else:
                     result = self.send(effect)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
         finally:
             flow.close()
+
+    def start(self, flow: Flow[None]) -> None:
+        """Runs a flow that gives a grant back in the background, unless there are too many of them."""
+        if self._behind.acquire(blocking=False):
+            self.renewals.start(_until_ended(flow, self._behind), lambda: False)
 
     def send(self, send: Send) -> Reply | Cause:
         """One call. A `Cause` if there was no answer of a gateway: whether it acted on the call is not known."""
@@ -160,6 +172,7 @@ class Renewals(Forgetful):
                 effect = flow.send(result)
                 if isinstance(effect, Pause):
                     return self._schedule(time.monotonic() + effect.seconds, flow, ended)
+                assert isinstance(effect, Send)
                 result = self._transport.send(effect)
         except StopIteration:
             return
@@ -189,6 +202,13 @@ class Renewals(Forgetful):
                     continue
                 _, _, flow, ended = heapq.heappop(self._due)
             threading.Thread(target=self._advance, args=(flow, ended, None), name="oncegate-renewal", daemon=True).start()
+
+
+def _until_ended(flow: Flow[None], places: threading.Semaphore) -> Flow[None]:
+    try:
+        yield from flow
+    finally:
+        places.release()
 
 
 def in_background(name: str, run: Callable[[], None]) -> threading.Thread:

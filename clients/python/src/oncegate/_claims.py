@@ -10,6 +10,7 @@ from typing import Any, Union
 from . import _results, options
 from ._core import (
     Answered,
+    Behind,
     ClaimTerms,
     Core,
     Flow,
@@ -23,6 +24,7 @@ from ._core import (
     wait_of_call,
 )
 from ._lease import Lease, keep_lease, renew
+from ._lost import GIVE_BACK_SECONDS_MAX, find_grant
 from ._work import Plan
 from .contents import id_of
 from .errors import Cause, NothingHappened, NotSettled, OutcomeRefused, Rejected, Unavailable
@@ -115,9 +117,15 @@ def claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState,
     except Unavailable as unavailable:
         if scope.cancelled or not scope.limits.proceeds:
             scope.emit("unavailable", causes=unavailable.causes)
+            if scope.acted:
+                yield Behind(give_back(scope.core, terms))
             raise
         scope.emit("proceeded", causes=unavailable.causes)
         return GrantState(scope, None, None, math.inf, terms, degraded="caller")
+    except Rejected:
+        if scope.acted:
+            yield Behind(give_back(scope.core, terms))
+        raise
 
 
 def _claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState, Duplicate[Any], Mismatch]]:
@@ -132,11 +140,13 @@ def _claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState
         scope.has_waited = scope.has_waited or answered.body.get("waited_ms", 0) > 0
         if isinstance(answer, GrantState) and answer.terms.global_id != terms.global_id:
             yield from release(answer)
+            scope.acted = False
             raise identity_differs(terms, answer)
         if isinstance(answer, GrantState) and not answer.is_live:
             yield from release(answer)
             cause = Cause(core.urls[answered.at], "too_late", "the grant arrived after its lease had ended, and was released")
-            raise Unavailable([cause])
+            scope.acted = False
+            raise Unavailable([cause], may_have_acted=False)
         if not (isinstance(answer, Duplicate) and answer.state == "in_progress"):
             return answer
         left, pause = wait_ends - core.clock(), answered.pause_after(seconds)
@@ -230,6 +240,20 @@ def release(state: GrantState) -> Flow[None]:
         pass  # `settle` has emitted the event.
 
 
+def give_back(core: Core, terms: ClaimTerms) -> Flow[None]:
+    """Gives back the grant of a claim call that ended without an answer, if there is one; its lease ends in any case."""
+    within = core.limits.settle_within
+    scope = Scope(core, terms.operation, terms.global_id, core.clock())
+    ends = scope.began + (GIVE_BACK_SECONDS_MAX if within is None else min(within, GIVE_BACK_SECONDS_MAX))
+    try:
+        attempt = yield from find_grant(scope, terms, ends)
+        if attempt is not None:
+            report = Report(terms.global_id, attempt, "failure", terms.operation, terms.contents, None, None)
+            yield from settle(scope, report, max(ends - core.clock(), 0.001))
+    except (Unavailable, Rejected, NotSettled, OutcomeRefused):
+        pass  # Each try has emitted its event.
+
+
 def renewal(state: GrantState) -> Flow[bool]:
     """One renewal call. Returns true if the claim is still held; false, and `lost` is set, if it is not."""
     path = f"/v1/claims/{state.terms.global_id}/renewal"
@@ -257,7 +281,7 @@ def report_outcome(state: GrantState, outcome: str, result: Any = None, *, inste
         state.settled = True
         return Done(result, None, "disabled", None, None, None, state.terms.global_id)
     if state.attempt is None:
-        done = yield from _claim_afterwards(state, outcome, result)
+        done = yield from _claim_afterwards(state, result)
         if done is not None:
             state.settled = True
             return done
@@ -282,20 +306,19 @@ def report_outcome(state: GrantState, outcome: str, result: Any = None, *, inste
     )
 
 
-def _claim_afterwards(state: GrantState, outcome: str, result: Any) -> Flow[Done[Any] | None]:
+def _claim_afterwards(state: GrantState, result: Any) -> Flow[Done[Any] | None]:
     """After `proceed`: claims with the same nonce, so that repeats are stopped at least from here on. None: granted."""
     scope, terms = state.scope, state.terms
     late: bool | None = None
-    if outcome != "failure":
-        request = Request("POST", "/v1/claims", terms.body(None))
-        try:
-            answer = claim_answer(scope, terms, (yield from call(scope, request, scope.core.timeout)))
-            if isinstance(answer, GrantState):
-                state.attempt, state.at, state.terms = answer.attempt, answer.at, answer.terms
-                return None
-            late = True
-        except (Unavailable, Rejected):
-            pass  # Each try has emitted its event, and `state: None` says that nothing was recorded.
+    request = Request("POST", "/v1/claims", terms.body(None))
+    try:
+        answer = claim_answer(scope, terms, (yield from call(scope, request, scope.core.timeout)))
+        if isinstance(answer, GrantState):
+            state.attempt, state.at, state.terms = answer.attempt, answer.at, answer.terms
+            return None
+        late = True
+    except (Unavailable, Rejected):
+        pass  # Each try has emitted its event, and `state: None` says that nothing was recorded.
     return Done(result, None, "caller", late, None, None, terms.global_id)
 
 

@@ -54,6 +54,13 @@ class Pause:
 
 
 @dataclass(frozen=True)
+class Behind:
+    """Run the flow in the background; it begins with a pause."""
+
+    flow: Flow[None]
+
+
+@dataclass(frozen=True)
 class Reply:
     status: int
     body: dict[str, Any]
@@ -80,7 +87,7 @@ class Answered:
         return min(pause, PAUSE_MIN) if asked > 0 and self.body.get("waited_ms", 0) > 0 else pause
 
 
-Flow = Generator[Union[Send, Pause], Any, T]
+Flow = Generator[Union[Send, Pause, "Behind"], Any, T]
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,7 @@ USER_AGENT = "oncegate-python/0.1.0"
 
 @dataclass
 class Scope:
-    """One call of the user: its events, its first gateway, and whether the caller was cancelled, or has waited for another attempt."""
+    """One call of the user: its events, its first gateway, and what has happened to it."""
 
     core: Core
     operation: str
@@ -165,6 +172,8 @@ class Scope:
     began: float
     cancelled: bool = False
     has_waited: bool = False
+    #: A try of it may have had an effect, although no answer came.
+    acted: bool = False
 
     def __post_init__(self) -> None:
         self.limits = self.core.limits
@@ -206,6 +215,7 @@ def call(scope: Scope, request: Request, within: float | None, *, start: int | N
             cause = reply
         scope.emit("retry", cause=cause)
         acted |= cause.may_have_acted
+        scope.acted |= acted
         # A try that was cut short by the end of the time says nothing new.
         if cause.kind != "timeout" or left == limit or at not in causes:
             causes[at] = cause

@@ -145,6 +145,7 @@ class AsyncClient:
         """Waits for what is under way in the background, and closes idle connections."""
         while self._background:
             await asyncio.wait(set(self._background))
+        await self._transport.finish(self._core.limits.claim_within)
         self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:

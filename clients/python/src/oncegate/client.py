@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Union
 
 from . import _batches, _claims, _core, _locks, _telemetry, _work, contents, options
 from ._batches import SettleItem
-from ._blocking import Renewals, Transport, in_background
+from ._blocking import Transport, in_background
 from ._core import ClaimTerms, Core, Flow, Scope
 from ._grant import BaseGrant, set_current
 from .errors import LockNotAcquired, NotSettled, OncegateError, OutcomeRefused, Rejected, Unavailable
-from .events import log_crash
 from .values import Answer, Done, Duplicate, Event, LockRecord, Mismatch, Record, Settled
 
 if TYPE_CHECKING:
@@ -116,7 +115,6 @@ class Client:
         )
         self._tls = tls
         self._transport = Transport(self._core, tls)
-        self._renewals = Renewals(self._transport, log_crash)
 
     def once(self, operation: str, contents: Any, work: Callable[[Grant], T], **terms: Unpack[WorkTerms]) -> Answer[T]:
         """Runs `work` unless the operation is a duplicate, and reports the outcome. Duplicates get what `work` returns.
@@ -161,7 +159,7 @@ class Client:
             raise
         except BaseException:
             # Interrupted: the claim may have been granted, or be granted yet.
-            in_background("oncegate-release", lambda: self._release(terms))
+            self._transport.start(_claims.give_back(self._core, terms))
             raise
 
     def _reported(self, operation: str, flow: Flow[T]) -> T:
@@ -224,20 +222,6 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _release(self, terms: ClaimTerms) -> None:
-        """Claims again with the same nonce. This finds a grant that crossed the interruption, and gives it back."""
-        core = self._core
-        scope = Scope(core, terms.operation, terms.global_id, core.clock())
-        request = _core.Request("POST", "/v1/claims", terms.body(None))
-        try:
-            answered = self._transport.run(_core.call(scope, request, core.timeout))
-            if answered.status == 201:
-                self._transport.run(_claims.release(_claims.granted(scope, terms, answered)))
-        except (Unavailable, Rejected):
-            pass  # Each try has emitted its event; the claim ends with its lease.
-        except BaseException as crash:
-            log_crash(crash)
-
 
 def record(fields: dict[str, Any] | None) -> Record | None:
     if fields is None:
@@ -281,7 +265,7 @@ class Grant(BaseGrant[threading.Event]):
         return self
 
     def _keep(self) -> None:
-        self._client._renewals.start(_claims.keep_renewing(self._state), lambda: self._state.ended)
+        self._client._transport.renewals.start(_claims.keep_renewing(self._state), lambda: self._state.ended)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         state = self._state
@@ -324,7 +308,7 @@ class Hold:
         #: Set once the lock is lost: stop.
         self.lost_event = threading.Event()
         state.on_lost.append(self.lost_event.set)
-        client._renewals.start(_locks.keep_renewing(state), lambda: state.ended)
+        client._transport.renewals.start(_locks.keep_renewing(state), lambda: state.ended)
 
     @property
     def is_live(self) -> bool:
