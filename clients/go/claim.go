@@ -220,12 +220,16 @@ func (c *Client) Claim(ctx context.Context, operation string, contents any, opts
 		causes := slog.Any("causes", none.Causes)
 		if !c.proceeds {
 			c.event(ctx, claim.about.with("unavailable", slog.LevelWarn, causes))
+			c.giveBack(ctx, claim)
 			return nil, err
 		}
 		c.event(ctx, claim.about.with("proceeded", slog.LevelWarn, causes))
 		return newGrant(ctx, c, claim, nil), nil
 	}
 	if err != nil {
+		if !claim.abandoned {
+			c.giveBack(ctx, claim)
+		}
 		return nil, err
 	}
 	return result, nil
@@ -247,6 +251,11 @@ type claim struct {
 	body     []byte
 	terms    terms
 	about    Event
+	nonce    string
+	// uncertain is set if a try may have had an effect although no answer came.
+	uncertain bool
+	// abandoned is set if its caller has left before the answer.
+	abandoned bool
 }
 
 // optionNames has the options of members of a claim.
@@ -257,12 +266,12 @@ func (c *Client) newClaim(operation string, contents any, opts []ClaimOption) (*
 	if err != nil {
 		return nil, err
 	}
-	claim := &claim{operation: operation, contents: text, globalID: globalID(c.app, operation, text)}
+	claim := &claim{operation: operation, contents: text, globalID: globalID(c.app, operation, text), nonce: newNonce()}
 	for _, opt := range opts {
 		opt(&claim.terms)
 	}
 	claim.about = Event{Operation: operation, GlobalID: claim.globalID}
-	members := map[string]json.RawMessage{"operation": quote(operation), "contents": json.RawMessage(text), "attempt_nonce": quote(newNonce())}
+	members := map[string]json.RawMessage{"operation": quote(operation), "contents": json.RawMessage(text), "attempt_nonce": quote(claim.nonce)}
 	if claim.terms.fingerprint != nil {
 		fingerprint, _, err := canonical(*claim.terms.fingerprint)
 		if err != nil {
@@ -319,9 +328,13 @@ func (c *Client) detached(ctx context.Context, claim *claim) (Result, error) {
 		answered <- got
 	case <-ctx.Done():
 	}
+	claim.abandoned = true
 	go func() {
-		if grant, ok := (<-answered).result.(*Grant); ok {
+		late := <-answered
+		if grant, ok := late.result.(*Grant); ok {
 			_ = grant.Fail(background)
+		} else if late.err != nil {
+			c.giveBack(background, claim)
 		}
 	}()
 	return nil, ctx.Err()
@@ -375,6 +388,7 @@ func (c *Client) sendClaim(ctx context.Context, claim *claim, r *call) (Result, 
 	r.endpoint, r.method, r.path, r.first, r.about = "claim", "POST", "/v1/claims", int(c.first.Load()), claim.about
 	r.genuine = func(a *answer) bool { return a.GlobalID != "" && a.Attempt != "" && a.LeaseMS > 0 }
 	answer, err := c.do(ctx, r)
+	claim.uncertain = err != nil && (claim.uncertain || r.uncertain)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -33,6 +33,8 @@ type Client struct {
 	startSpan    StartSpan
 	// The position of the gateway that answered the last claim. So a gateway that is down costs one timeout, not one for each call.
 	first *atomic.Int64
+	// The grants that are looked for now, at most givenBackMax.
+	givenBack chan struct{}
 
 	now    func() time.Time
 	jitter func() float64
@@ -138,6 +140,7 @@ func New(urls []string, opts ...Option) (*Client, error) {
 		onEvent:      func(ctx context.Context, event Event) { event.Log(ctx, slog.Default()) },
 		traceparent:  Traceparent,
 		first:        new(atomic.Int64),
+		givenBack:    make(chan struct{}, givenBackMax),
 		now:          time.Now,
 		jitter:       mathrand.Float64,
 	}

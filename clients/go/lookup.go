@@ -78,9 +78,13 @@ func lookup[R any](ctx context.Context, c *Client, path string, genuine func(*an
 	if c.disabled {
 		return nil, nil
 	}
-	a, err := c.do(ctx, &call{
+	return find[R](ctx, c, &call{
 		endpoint: "lookup", method: "GET", path: path, within: c.claimWithin, first: int(c.first.Load()), genuine: genuine, about: about,
 	})
+}
+
+func find[R any](ctx context.Context, c *Client, r *call) (*R, error) {
+	a, err := c.do(ctx, r)
 	if err != nil {
 		return nil, err
 	}

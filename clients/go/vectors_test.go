@@ -3,6 +3,7 @@ package oncegate
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -356,6 +357,10 @@ func (s *script) matches(expected, got any) bool {
 					}
 				}
 				s.values[expected] = got
+				if nonce, ok := got.(string); ok && expected == "$nonce" {
+					hash := sha256.Sum256([]byte("1792488615123456-" + nonce))
+					s.values["$attempt_hash"] = hex.EncodeToString(hash[:4])
+				}
 				return true
 			}
 		}
