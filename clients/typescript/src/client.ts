@@ -8,6 +8,7 @@ import { NotSettled, type OncegateError, OutcomeRefused, Rejected, Unavailable }
 import { type Claim, Grant, type Reporter } from "./grant.js";
 import { harmlessTest } from "./harmless.js";
 import { Lock, type LockTerms } from "./lock.js";
+import { giveBack } from "./lost.js";
 import { defaultUrls, isEnabled, known, type Options, SERVERS } from "./options.js";
 import { body, objectOf, type Report, Reports, readReport, written } from "./report.js";
 import { encode, endsLater, omittedOf, type ResultSchema, refuseGenerators } from "./results.js";
@@ -24,7 +25,7 @@ import {
   TERMS,
   type Terms,
 } from "./terms.js";
-import { hasGlobalId, rejected, serversOf, sleep, Transport } from "./transport.js";
+import { type Call, hasGlobalId, rejected, serversOf, sleep, Transport } from "./transport.js";
 import type { ClaimRecord, Done, Duplicate, Event, Mismatch, Omitted, Settled } from "./values.js";
 import { newNonce, noteWaited, pauseBetweenWaits, WAIT_MS_MAX, withWait } from "./waits.js";
 
@@ -146,10 +147,13 @@ export class Client {
     try {
       return await spanned("oncegate claim", "client", { operation }, () => this.detached(claim, terms.signal), described);
     } catch (error) {
-      if (!(error instanceof Unavailable)) throw error;
-      const { causes } = error;
-      this.transport.event(claim.about, this.proceeds ? "proceeded" : "unavailable", "warn", { causes });
-      if (!this.proceeds) throw error;
+      const { transport, proceeds, settleWithinMs } = this;
+      const isUnavailable = error instanceof Unavailable;
+      if (isUnavailable) transport.event(claim.about, proceeds ? "proceeded" : "unavailable", "warn", { causes: error.causes });
+      if (!isUnavailable || !proceeds) {
+        giveBack(transport, claim, settleWithinMs);
+        throw error;
+      }
       return new Grant(this.transport, this.reporter, claim, null);
     }
   }
@@ -260,10 +264,11 @@ export class Client {
     // In canonical form, so that ambiguous contents are refused here.
     const text = canonical(contents);
     const id = idOf(this.app, operation, text);
+    const nonce = newNonce();
     const body = objectOf({
       operation: JSON.stringify(operation),
       contents: text,
-      attempt_nonce: JSON.stringify(newNonce()),
+      attempt_nonce: JSON.stringify(nonce),
       fingerprint: terms.fingerprint === undefined ? undefined : canonicalOrEmpty(terms.fingerprint),
       lease: quote(spanText(terms, "lease")),
       retention: quote(spanText(terms, "retention")),
@@ -271,7 +276,7 @@ export class Client {
       on_lease_end: quote(terms.onLeaseEnd),
     });
     const waitMs = span(terms, "wait") ?? 0;
-    return { operation, contents: text, globalId: id, body, about: { operation, globalId: id }, waitMs };
+    return { operation, contents: text, globalId: id, body, about: { operation, globalId: id }, waitMs, nonce };
   }
 
   /** Claims in the background, so that no claim remains if the caller leaves. */
@@ -290,7 +295,13 @@ export class Client {
       return result;
     } catch (error) {
       if (signal.aborted) {
-        void claiming.then((late) => (late instanceof Grant ? late.fail() : undefined)).catch(() => undefined);
+        const { transport, settleWithinMs } = this;
+        void claiming
+          .then(
+            (late) => (late instanceof Grant ? late.fail() : undefined),
+            () => giveBack(transport, claim, settleWithinMs),
+          )
+          .catch(() => undefined);
         throw signal.reason;
       }
       throw error;
@@ -318,7 +329,7 @@ export class Client {
   /** One claim call with its repeats. */
   private async tryClaim(claim: Claim, withinMs: number, waitMs: number, stop?: AbortSignal) {
     const { transport } = this;
-    const answer = await transport.do({
+    const call: Call = {
       endpoint: "claim",
       path: "/v1/claims",
       body: withWait(claim.body, waitMs),
@@ -329,7 +340,15 @@ export class Client {
         typeof id === "string" && typeof attempt === "string" && (lease ?? 0) > 0,
       about: claim.about,
       stop,
-    });
+    };
+    let answer: Answer;
+    try {
+      answer = await transport.do(call);
+      claim.uncertain = false;
+    } catch (error) {
+      claim.uncertain ||= call.uncertain ?? false;
+      throw error;
+    }
     transport.first = answer.at;
     const result = this.resultOf(claim, answer);
     if (!result) throw rejected(answer.status, answer.fields);

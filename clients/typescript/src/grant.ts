@@ -16,6 +16,9 @@ export interface Claim {
   readonly body: string;
   readonly about: About;
   readonly waitMs: number;
+  readonly nonce: string;
+  /** Set when a try may have had an effect although no answer came. */
+  uncertain?: boolean;
 }
 
 /** Services that a grant needs from its client. */

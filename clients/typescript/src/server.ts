@@ -18,6 +18,8 @@ export interface Fields {
   /** Of a lock. */
   name?: string;
   attempt?: string;
+  attempt_hash?: string;
+  timestamp?: number;
   fence?: number | null;
   state?: string;
   repeated?: boolean;

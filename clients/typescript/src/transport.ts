@@ -35,6 +35,8 @@ export interface Call {
   abort?: AbortSignal | undefined;
   /** Set when a try may have had an effect although no answer came. */
   uncertain?: boolean;
+  /** Nobody waits for it: its pauses do not keep the process alive. */
+  idle?: boolean;
 }
 
 export class Transport {
@@ -133,7 +135,7 @@ export class Transport {
         if (refused) throw rejected(429, fields);
         throw new Unavailable([...causes.values()], call.uncertain);
       }
-      await sleep(pause, call.stop ?? call.abort);
+      await sleep(pause, call.stop ?? call.abort, call.idle);
     }
   }
 
@@ -162,8 +164,8 @@ export function answered(url: string, status: number, fields: Fields): Cause {
   return { url, kind: "answer", detail: text, status, code, ...(fields.request_id ? { requestId: fields.request_id } : {}) };
 }
 
-/** Ends early, with the signal's reason, when it is aborted. */
-export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
+/** Ends early, with the signal's reason, when it is aborted. An idle one does not keep the process alive. */
+export function sleep(ms: number, signal?: AbortSignal, idle = false): Promise<void> {
   return new Promise((resolve, reject) => {
     signal?.throwIfAborted();
     const abort = () => {
@@ -174,6 +176,7 @@ export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
       signal?.removeEventListener("abort", abort);
       resolve();
     }, ms);
+    if (idle) timer.unref();
     signal?.addEventListener("abort", abort, { once: true });
   });
 }

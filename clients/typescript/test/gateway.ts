@@ -1,5 +1,6 @@
 /** Plays the gateways of one behaviour vector. */
 
+import { createHash } from "node:crypto";
 import net from "node:net";
 import { setTimeout as pause } from "node:timers/promises";
 
@@ -156,6 +157,10 @@ export class Script {
       if (/^\$(?!url)/.test(expected) && !this.values.has(expected)) {
         if ([...this.values.values()].includes(got)) return false;
         this.values.set(expected, got);
+        if (expected === "$nonce") {
+          const hash = createHash("sha256").update(`1792488615123456-${got}`).digest("hex");
+          this.values.set("$attempt_hash", hash.slice(0, 8));
+        }
         return true;
       }
       return this.filled(expected) === got;
