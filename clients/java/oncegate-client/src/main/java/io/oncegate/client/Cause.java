@@ -41,6 +41,17 @@ public record Cause(
         this(url, kind, detail, 0, null, null);
     }
 
+    /** Returns the failure that a gateway has answered. */
+    static Cause of(String url, Response answer) {
+        return new Cause(
+                url,
+                Kind.ANSWER,
+                answer.problem(),
+                answer.status(),
+                answer.text("code"),
+                answer.requestId());
+    }
+
     /**
      * @param what the grant or hold that was released
      */

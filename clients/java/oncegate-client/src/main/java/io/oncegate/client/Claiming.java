@@ -18,10 +18,12 @@ final class Claiming {
 
     private final Context context;
     private final Reporter reporter;
+    private final LostGrants lost;
 
     Claiming(Context context, Reporter reporter) {
         this.context = context;
         this.reporter = reporter;
+        lost = new LostGrants(context, reporter);
     }
 
     Claimed claim(ClaimRequest request) throws InterruptedException {
@@ -35,7 +37,7 @@ final class Claiming {
         try {
             asked = ask(request);
         } catch (Failed failed) {
-            return proceed(request, failed.error());
+            return proceed(request, failed.error(), failed.uncertain);
         }
         Response answer = asked.answer();
         Claimed claimed = read(request, answer);
@@ -47,7 +49,9 @@ final class Claiming {
                 release(grant);
                 String url = context.options().urls.get(answer.gateway());
                 return proceed(
-                        request, new Unavailable(List.of(Cause.tooLate(url, "grant")), true));
+                        request,
+                        new Unavailable(List.of(Cause.tooLate(url, "grant")), false),
+                        false);
             }
             Rejected differs = grant.identityDiffers();
             if (differs != null) {
@@ -118,8 +122,11 @@ final class Claiming {
         throw new Rejected(answer);
     }
 
-    private Grant proceed(ClaimRequest request, OncegateException error) {
+    private Grant proceed(ClaimRequest request, OncegateException error, boolean uncertain) {
         if (!(error instanceof Unavailable unavailable)) {
+            if (uncertain) {
+                lost.giveBack(request);
+            }
             throw error;
         }
         boolean proceeds = context.options().onUnavailable == OnUnavailable.PROCEED;
@@ -130,15 +137,20 @@ final class Claiming {
                         "causes",
                         unavailable.causes());
         if (!proceeds) {
+            if (uncertain) {
+                lost.giveBack(request);
+            }
             throw unavailable;
         }
         // The event says that nothing was granted.
         return new Grant(context, reporter, request, null);
     }
 
-    /** Releases a grant that crossed the caller's cancellation. */
+    /** Releases a grant that crossed the caller's cancellation, or whose answer never came. */
     private void abandon(ClaimRequest request, Response answer) {
-        if (answer.status() == 201) {
+        if (answer == null || (!answer.isFinal() && Cause.of("", answer).mayHaveActed())) {
+            lost.giveBack(request);
+        } else if (answer.status() == 201) {
             context.background()
                     .run(
                             () -> {

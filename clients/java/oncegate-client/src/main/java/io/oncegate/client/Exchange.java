@@ -3,7 +3,9 @@ package io.oncegate.client;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.util.concurrent.CancellationException;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Consumer;
@@ -24,7 +26,7 @@ final class Exchange extends FutureTask<HttpResponse<String>> {
      * Leaves the exchange to itself.
      *
      * @param ends the monotonic time at which it is cancelled
-     * @param observer receives the answer that comes before that
+     * @param observer receives the answer that comes before that, or null if none does
      */
     void abandon(long ends, Consumer<HttpResponse<String>> observer) {
         this.observer = observer;
@@ -42,14 +44,18 @@ final class Exchange extends FutureTask<HttpResponse<String>> {
     }
 
     private synchronized void observe() {
-        if (observer != null && !isCancelled()) {
+        if (observer != null) {
             Consumer<HttpResponse<String>> once = observer;
             observer = null;
-            try {
-                once.accept(get());
-            } catch (Exception none) {
-                // There was no answer.
-            }
+            once.accept(answer());
+        }
+    }
+
+    private HttpResponse<String> answer() {
+        try {
+            return get();
+        } catch (CancellationException | ExecutionException | InterruptedException none) {
+            return null;
         }
     }
 }

@@ -129,7 +129,7 @@ final class Locking {
         if (!hold.isLive()) {
             hold.close();
             String url = context.options().urls.get(answer.gateway());
-            throw new Unavailable(List.of(Cause.tooLate(url, "hold")), true);
+            throw new Unavailable(List.of(Cause.tooLate(url, "hold")), false);
         }
         lease.start();
         return hold;

@@ -49,7 +49,8 @@ final class Rounds {
      * @param from the gateway to begin with
      * @param within the limit of all tries
      * @param interruptible false: an interrupt is remembered, and the call continues
-     * @param abandoned receives an answer that arrives after an interrupt
+     * @param abandoned receives, after an interrupt, the answer that still arrives, or null if none
+     *     does; not called if no try may have had an effect
      */
     record Plan(int from, Duration within, boolean interruptible, Consumer<Response> abandoned) {}
 
@@ -160,16 +161,7 @@ final class Rounds {
                     return answer;
                 }
                 String url = options.urls.get(gateway);
-                String code = answer.text("code");
-                var cause =
-                        new Cause(
-                                url,
-                                Kind.ANSWER,
-                                answer.problem(),
-                                answer.status(),
-                                code,
-                                answer.requestId());
-                failed(call, gateway, cause, tries);
+                failed(call, gateway, Cause.of(url, answer), tries);
                 tries.quota = answer.status() == 429 ? answer : null;
                 return answer;
             } catch (NoAnswer none) {
@@ -201,6 +193,13 @@ final class Rounds {
         if (System.nanoTime() + millis * 1_000_000 >= tries.ends) {
             throw new Failed(tries.causes, tries.uncertain, tries.quota);
         }
-        Pauses.sleep(Duration.ofMillis(millis), plan.interruptible);
+        try {
+            Pauses.sleep(Duration.ofMillis(millis), plan.interruptible);
+        } catch (InterruptedException interrupted) {
+            if (tries.uncertain) {
+                plan.abandoned.accept(null);
+            }
+            throw interrupted;
+        }
     }
 }

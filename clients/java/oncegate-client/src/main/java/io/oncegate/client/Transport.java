@@ -66,7 +66,8 @@ final class Transport {
      * Sends a call and waits for its answer.
      *
      * @param interruptible false: an interrupt is remembered, and does not end the wait
-     * @param abandoned receives an answer that arrives after the wait was interrupted
+     * @param abandoned receives the answer that arrives after the wait was interrupted, or null if
+     *     none does
      */
     Response send(
             Call call, int gateway, long nanos, boolean interruptible, Consumer<Response> abandoned)
@@ -86,11 +87,13 @@ final class Transport {
             exchange.abandon(
                     ends,
                     answer -> {
+                        Response late;
                         try {
-                            abandoned.accept(read(call, url, gateway, sent, answer));
+                            late = answer == null ? null : read(call, url, gateway, sent, answer);
                         } catch (NoAnswer none) {
-                            // There is nothing to undo.
+                            late = null;
                         }
+                        abandoned.accept(late);
                     });
             throw interrupted;
         } catch (ExecutionException failed) {

@@ -5,7 +5,10 @@ import static io.oncegate.client.Vectors.merged;
 import static io.oncegate.client.Vectors.number;
 import static io.oncegate.client.Vectors.object;
 
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
+import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
@@ -101,6 +104,9 @@ final class Script {
                 return Durations.parse("wait", value).toMillis() <= 20_000;
             }
             String known = placeholders.putIfAbsent(name, value);
+            if (known == null && name.equals("$nonce")) {
+                placeholders.put("$attempt_hash", hash("1792488615123456-" + value));
+            }
             return known == null
                     ? placeholders.values().stream().filter(value::equals).count() == 1
                     : known.equals(value);
@@ -120,6 +126,15 @@ final class Script {
             return same;
         }
         return Vectors.equal(filled(expected), actual);
+    }
+
+    private static String hash(String attempt) {
+        try {
+            byte[] digest = MessageDigest.getInstance("SHA-256").digest(attempt.getBytes());
+            return HexFormat.of().formatHex(digest, 0, 4);
+        } catch (NoSuchAlgorithmException impossible) {
+            throw new IllegalStateException(impossible);
+        }
     }
 
     /** Returns the value with its placeholders replaced. */
