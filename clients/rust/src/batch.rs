@@ -101,7 +101,7 @@ impl Client {
                 if let Some(rejected) = grant.identity_differs() {
                     grant.stop();
                     // Dropped at once, which releases it in the background.
-                    drop(Undelivered(Some(Ok(claimed))));
+                    drop(Undelivered { claimed: Some(Ok(claimed)), call: None });
                     return Err(rejected);
                 }
                 grant.expire();

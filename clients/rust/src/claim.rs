@@ -91,10 +91,11 @@ impl Client {
         self.spawn(&Handle::current(), async move {
             let claimed = client.claim_and_wait(&background, stop).await;
             // If the caller no longer waits, the result is dropped, which releases the grant.
-            drop(answered.send(Undelivered(Some(claimed))));
+            let call = Some((client, Handle::current(), background));
+            drop(answered.send(Undelivered { claimed: Some(claimed), call }));
         });
         let claimed = match answer.await {
-            Ok(mut undelivered) => undelivered.0.take(),
+            Ok(mut undelivered) => undelivered.claimed.take(),
             Err(_) => None,
         };
         drop(staying);
@@ -106,7 +107,12 @@ impl Client {
                     return Ok(Claimed::Grant(Grant::of_caller(self, &claim, "caller")));
                 }
                 self.event(&claim.about, "unavailable", Level::Warn, fields);
+                self.give_back(&Handle::current(), &claim);
                 Err(Error::Unavailable { causes, may_have_acted })
+            }
+            Some(Err(error)) => {
+                self.give_back(&Handle::current(), &claim);
+                Err(error)
             }
             Some(claimed) => claimed,
             None => Err(Error::unavailable(Vec::new())),
@@ -164,7 +170,10 @@ impl Client {
             genuine: is_grant,
             about: &claim.about,
         };
-        let answer = self.call(call, &mut false).await?;
+        let mut uncertain = claim.is_uncertain.load(Ordering::Relaxed);
+        let answer = self.call(call, &mut uncertain).await;
+        claim.is_uncertain.store(answer.is_err() && uncertain, Ordering::Relaxed);
+        let answer = answer?;
         self.0.first.store(answer.at, Ordering::Relaxed);
         let (at, pause) = (answer.at, pause_between(wait, &answer));
         let claimed = self.claimed(claim, answer)?;
@@ -266,13 +275,21 @@ pub(crate) fn whole_millis(left: Duration) -> Duration {
 }
 
 /// A claim that is being delivered to its caller. If it does not arrive, nothing has run: it is released.
-pub(crate) struct Undelivered(pub(crate) Option<Result<Claimed, Error>>);
+pub(crate) struct Undelivered {
+    pub(crate) claimed: Option<Result<Claimed, Error>>,
+    /// The call, whose answer may have been lost.
+    pub(crate) call: Option<(Client, Handle, Arc<ClaimCall>)>,
+}
 
 impl Drop for Undelivered {
     fn drop(&mut self) {
-        if let Some(Ok(Claimed::Grant(grant))) = self.0.take() {
-            let (client, runtime) = (grant.0.client.clone(), grant.0.runtime.clone());
-            client.spawn(&runtime, async move { drop(grant.fail().await) });
+        match (self.claimed.take(), self.call.take()) {
+            (Some(Ok(Claimed::Grant(grant))), _) => {
+                let (client, runtime) = (grant.0.client.clone(), grant.0.runtime.clone());
+                client.spawn(&runtime, async move { drop(grant.fail().await) });
+            }
+            (Some(Err(_)), Some((client, runtime, call))) => client.give_back(&runtime, &call),
+            _ => {}
         }
     }
 }

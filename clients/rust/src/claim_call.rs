@@ -1,5 +1,6 @@
 //! The claim call of one try at an operation.
 
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::about::About;
@@ -18,6 +19,9 @@ pub(crate) struct ClaimCall {
     pub(crate) body: String,
     pub(crate) wait: Duration,
     pub(crate) about: About,
+    pub(crate) nonce: String,
+    /// A try may have had an effect although no answer came.
+    pub(crate) is_uncertain: AtomicBool,
 }
 
 impl Client {
@@ -28,7 +32,8 @@ impl Client {
         let length =
             |length: Option<Duration>| length.map(|length| written(length).map(|text| quoted(&text))).transpose();
         let (lease, retention) = (length(terms.lease)?, length(terms.retention)?);
-        let (quoted_operation, quoted_nonce) = (quoted(operation), quoted(&nonce()?));
+        let nonce = nonce()?;
+        let (quoted_operation, quoted_nonce) = (quoted(operation), quoted(&nonce));
         let members = [
             ("operation", Some(quoted_operation.as_str())),
             ("contents", Some(contents.as_str())),
@@ -41,6 +46,14 @@ impl Client {
         ];
         let body = object(members.into_iter().filter_map(|(name, value)| Some((name, value?))));
         let about = self.about(operation, Some(&global_id));
-        Ok(ClaimCall { contents, global_id, body, wait: terms.wait, about })
+        Ok(ClaimCall {
+            contents,
+            global_id,
+            body,
+            wait: terms.wait,
+            about,
+            nonce,
+            is_uncertain: AtomicBool::new(false),
+        })
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use self::options::{Ahead, OnEvent, Traceparent};
@@ -19,6 +20,7 @@ pub use self::options::{OnUnavailable, Options};
 use crate::contents::Contents;
 use crate::error::{Error, Harmless, NotCanonical};
 use crate::identity::{global_id, hex};
+use crate::lost::GIVE_BACKS_MAX;
 use crate::runs::Runs;
 use crate::transport::Server;
 #[cfg(feature = "tls")]
@@ -53,6 +55,8 @@ pub(crate) struct Inner {
     pub(crate) harmless: Harmless,
     ahead: Option<Ahead>,
     background: Runs,
+    /// Places for grants that are looked for.
+    pub(crate) given_back: Arc<Semaphore>,
 }
 
 /// Receives measurements, to be passed on to a metrics library. Its methods must not block.
@@ -135,6 +139,7 @@ impl Client {
             harmless: options.harmless,
             ahead: options.ahead,
             background: Runs::new(),
+            given_back: Arc::new(Semaphore::new(GIVE_BACKS_MAX)),
         })))
     }
 

@@ -328,10 +328,11 @@ impl Cause {
         Self { url: url.to_owned(), kind, detail: detail.into(), status: None, code: None, request_id: None }
     }
 
-    /// Returns true if the call may have had an effect. A gateway that is overloaded or draining has not started it.
+    /// Returns true if the call may have had an effect. A gateway that is overloaded or draining has not started it, and what
+    /// came too late was released.
     pub(crate) fn may_have_acted(&self) -> bool {
         match self.kind {
-            Kind::Dns | Kind::Refused | Kind::Tls => false,
+            Kind::Dns | Kind::Refused | Kind::Tls | Kind::TooLate => false,
             Kind::Answer => self.status == Some(500) || self.code.as_deref() == Some("outcome_unknown"),
             _ => true,
         }

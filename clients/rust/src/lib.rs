@@ -26,6 +26,7 @@ mod json_text;
 mod lease;
 mod lock;
 mod lookup;
+mod lost;
 #[cfg(feature = "middleware")]
 pub mod middleware;
 mod once;

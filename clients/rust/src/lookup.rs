@@ -8,6 +8,7 @@ use http::Method;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::about::About;
 use crate::call::{Call, has_global_id};
 use crate::client::Client;
 use crate::error::Error;
@@ -60,18 +61,21 @@ impl Client {
         if !is_global_id(global_id) {
             return Err(Error::Argument(format!("not a global ID: {global_id:.40?}; expected 32 hex digits")));
         }
-        let about = self.about("", Some(global_id));
+        self.look(global_id, &self.about("", Some(global_id)), self.0.claim_within).await
+    }
+
+    pub(crate) async fn look(&self, global_id: &str, about: &About, within: Duration) -> Result<Option<Record>, Error> {
         let call = Call {
             endpoint: "lookup",
             method: Method::GET,
             path: &format!("/v1/claims/{global_id}"),
             body: Bytes::new(),
-            within: self.0.claim_within,
+            within,
             wait: Duration::ZERO,
             first: self.0.first.load(Ordering::Relaxed),
             stop: None,
             genuine: has_global_id,
-            about: &about,
+            about,
         };
         let answer = self.call(call, &mut false).await?;
         if answer.status == 404 && answer.code() == "not_found" {

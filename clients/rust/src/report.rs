@@ -13,6 +13,7 @@ use crate::about::About;
 use crate::answer::Answer;
 use crate::call::{Call, has_global_id};
 use crate::claim::Claimed;
+use crate::claim_call::ClaimCall;
 use crate::client::Client;
 use crate::duplicate::Duplicate;
 use crate::error::{Error, OnceError, Rejected};
@@ -230,6 +231,20 @@ impl Client {
         }
         let about = self.about(report.operation.as_deref().unwrap_or_default(), global_id);
         self.settle_report(report, marker(REFUSED), &about).await
+    }
+
+    /// Reports that nothing happened, for an attempt without a grant here.
+    pub(crate) async fn fail_attempt(&self, claim: &ClaimCall, attempt: String) -> Result<Settled, Error> {
+        let report = Report {
+            global_id: Some(claim.global_id.clone()),
+            attempt,
+            outcome: "failure".to_owned(),
+            operation: Some(claim.about.operation.to_string()),
+            contents: RawValue::from_string(claim.contents.clone()).ok(),
+            result: None,
+            gateway: None,
+        };
+        self.settle_report(report, None, &claim.about).await
     }
 
     async fn settle_report(

@@ -146,7 +146,7 @@ def _claim(core: Core, scope: Scope, terms: ClaimTerms) -> Flow[Union[GrantState
             yield from release(answer)
             cause = Cause(core.urls[answered.at], "too_late", "the grant arrived after its lease had ended, and was released")
             scope.acted = False
-            raise Unavailable([cause], may_have_acted=False)
+            raise Unavailable([cause])
         if not (isinstance(answer, Duplicate) and answer.state == "in_progress"):
             return answer
         left, pause = wait_ends - core.clock(), answered.pause_after(seconds)

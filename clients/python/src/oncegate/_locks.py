@@ -93,8 +93,7 @@ def acquire(core: Core, scope: Scope, terms: LockTerms) -> Flow[HoldState]:
                 yield from release(hold)
             except (Unavailable, Rejected):
                 pass  # Each try has emitted its event.
-            cause = Cause(core.urls[answered.at], "too_late", "the hold arrived after its lease had ended, and was released")
-            raise Unavailable([cause], may_have_acted=False)
+            raise Unavailable([Cause(core.urls[answered.at], "too_late", "the hold arrived after its lease had ended, and was released")])
         code = str(body_of.get("code", ""))
         retry_after = body_of.get("retry_after_ms", 1000) / 1000
         left, pause = wait_ends - core.clock(), answered.pause_after(seconds)

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
@@ -185,6 +186,11 @@ impl Script {
             {
                 let is_new = !values.values().any(|other| other == got);
                 values.insert(name.clone(), got.clone());
+                if let ("$nonce", Some(nonce)) = (name.as_str(), got.as_str()) {
+                    let hash = Sha256::digest(format!("1792488615123456-{nonce}"));
+                    let begin = u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]);
+                    values.insert("$attempt_hash".to_owned(), format!("{begin:08x}").into());
+                }
                 is_new
             }
             (Value::String(_), _) => self.filled_with(values, expected) == *got,

@@ -62,11 +62,11 @@ public record Cause(
 
     /**
      * Returns true if the call may have had an effect. A gateway that is overloaded or draining has
-     * not started it.
+     * not started it, and what came too late was released.
      */
     boolean mayHaveActed() {
         return switch (kind) {
-            case DNS, REFUSED, TLS -> false;
+            case DNS, REFUSED, TLS, TOO_LATE -> false;
             case ANSWER -> status == 500 || "outcome_unknown".equals(code);
             default -> true;
         };
