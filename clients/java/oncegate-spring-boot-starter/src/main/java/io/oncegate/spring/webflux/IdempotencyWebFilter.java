@@ -203,12 +203,18 @@ public final class IdempotencyWebFilter implements WebFilter, SmartLifecycle {
             byte[] body,
             ServerWebExchange exchange,
             WebFilterChain chain) {
-        return Mono.fromCallable(() -> engine.claim(keyed, who, head, body))
+        var handover = new Handover();
+        return Mono.fromCallable(() -> handover.offer(engine.claim(keyed, who, head, body)))
                 .subscribeOn(Schedulers.boundedElastic())
+                .doOnCancel(handover::cancel)
                 .flatMap(
                         answer -> {
                             if (answer instanceof Answer.Granted granted) {
-                                return run(granted.run(), body, exchange, chain);
+                                return Mono.defer(
+                                        () ->
+                                                handover.take(answer)
+                                                        ? run(granted.run(), body, exchange, chain)
+                                                        : Mono.empty());
                             }
                             var again = new BufferedHttpRequest(exchange, body, false);
                             return settle(
