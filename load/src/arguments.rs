@@ -1,10 +1,14 @@
 //! The command line.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
-use crate::{compare::Measurement, contender::Contender, curves::Axis, proc::Watched, scenario::Scenario, soak};
+use crate::{
+    compare::Measurement, contender::Contender, cores::Cores, curves::Axis, proc::Watched,
+    scenario::Scenario, soak,
+};
 
 #[derive(Parser)]
 #[command(about = "Puts an Oncegate gateway under load and checks its promises")]
@@ -38,6 +42,18 @@ pub(crate) enum Command {
         #[arg(long, value_delimiter = ',')]
         nodes: Vec<String>,
     },
+    /// Carry connections to a store, as a network does that takes time
+    Network {
+        /// Address to listen on
+        #[arg(long)]
+        listen: SocketAddr,
+        /// Address of the store
+        #[arg(long)]
+        to: SocketAddr,
+        /// Time that it adds to a request and its answer together
+        #[arg(long, value_parser = time, default_value = "1ms")]
+        round_trip: Duration,
+    },
     /// Compare the reference server, a gateway on each engine and alternatives side by side
     Compare(CompareArgs),
     /// Measure locks against their targets, next to claims, redis-py's lock and etcd's
@@ -52,9 +68,12 @@ pub(crate) enum Command {
 
 #[derive(Args)]
 pub(crate) struct RunArgs {
-    /// URL of the gateway's API
+    /// URL of the gateway's API; https:// needs --authority
     #[arg(long, default_value = "http://127.0.0.1:8080")]
     pub(crate) url: String,
+    /// File in PEM with the authority of the gateway's certificate
+    #[arg(long, value_name = "FILE")]
+    pub(crate) authority: Option<PathBuf>,
     /// Behaviour of the callers
     #[arg(long, value_enum, default_value = "settle")]
     pub(crate) scenario: Scenario,
@@ -85,6 +104,9 @@ pub(crate) struct RunArgs {
     /// Do not check promises, for the reference server, which keeps none
     #[arg(long)]
     pub(crate) no_checks: bool,
+    /// Cores of the generator and of its pacer; see `compare`
+    #[arg(long, value_name = "SHARES")]
+    pub(crate) cores: Option<Cores>,
     /// Permit an address beyond loopback
     #[arg(long)]
     pub(crate) allow_remote: bool,
@@ -108,13 +130,35 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
     pub(crate) only: Vec<Contender>,
     /// Also measure the figures of the targets: all kinds except live, or the named ones
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "rates,latencies,failover,sizes,streams")]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS", num_args = 0..=1, require_equals = true, default_missing_value = "rates,latencies,storms,low,failover,sizes,streams")]
     pub(crate) targets: Vec<Measurement>,
     /// Live claims during `--targets=live`
     #[arg(long, default_value_t = 5_000_000, value_name = "CLAIMS")]
     pub(crate) live: u64,
+    /// Instead: each gateway in plain text and with TLS, to its callers, to Redis, and on both sides
+    #[arg(long, conflicts_with_all = ["targets", "scenario", "live"])]
+    pub(crate) tls: bool,
+    /// Instead: each gateway with and without a network to its store that adds this round trip time, such as 1ms
+    #[arg(long, value_parser = time, value_name = "TIME", conflicts_with_all = ["targets", "scenario", "live"])]
+    pub(crate) network: Option<Duration>,
+    /// Cores of each process, such as gateway=0-3,store=4,network=4,generator=5,pacer=6. The pacer knows when
+    /// operations are due; on a core of its own it spins
+    #[arg(long, value_name = "SHARES")]
+    pub(crate) cores: Option<Cores>,
     #[command(flatten)]
     pub(crate) paths: PathArgs,
+}
+
+/// Parses a time such as 1ms or 250us.
+fn time(text: &str) -> anyhow::Result<Duration> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let number = digits.parse().with_context(|| format!("{digits:?} is not a number"))?;
+    match &text[digits.len()..] {
+        "us" => Ok(Duration::from_micros(number)),
+        "ms" => Ok(Duration::from_millis(number)),
+        "s" => Ok(Duration::from_secs(number)),
+        unit => anyhow::bail!("{unit:?} is no unit: a time is a number and us, ms or s"),
+    }
 }
 
 /// Paths of what a measurement runs and writes.
@@ -127,7 +171,7 @@ pub(crate) struct PathArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
     /// Also write the tables into this file, between its two lines for them, such as `<!-- locks: begin -->` and
-    /// `<!-- locks: end -->`; the comparison's are named measured, or proxied
+    /// `<!-- locks: end -->`; the comparison's are named measured, proxied or ways
     #[arg(long, value_name = "FILE")]
     pub(crate) into: Option<PathBuf>,
     /// Also write the figures as JSON

@@ -1,6 +1,7 @@
 //! HTTP/1.1 connection to a server, with reused buffers: no pool, no redirects, no retries. Retries would hide
 //! failures, and an expensive generator would take the CPU time that it measures.
 
+mod stream;
 mod streams;
 mod waiting;
 
@@ -8,16 +9,20 @@ use std::{
     fmt::{self, Display},
     io,
     net::{SocketAddr, ToSocketAddrs as _},
+    path::Path,
     sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context as _, bail, ensure};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::AsyncReadExt as _,
     net::TcpStream,
     time::{sleep, timeout},
 };
+
+use self::stream::Security;
+pub(crate) use self::stream::Stream;
 
 /// Longer than any deadline of the gateway.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,13 +44,32 @@ pub(crate) struct Target {
     fields: String,
     /// App key, which is part of every global ID.
     pub(crate) app: String,
+    /// Nothing for plain HTTP.
+    security: Option<Security>,
 }
 
 impl Target {
     pub(crate) fn parse(url: &str, credential: Option<&str>, allow_remote: bool) -> anyhow::Result<Self> {
         let rest = url.strip_prefix("http://").context("the URL must begin with http://")?;
+        Self::at(rest, credential, allow_remote)
+    }
+
+    /// Returns a server that speaks TLS, with a certificate of the authority in this file.
+    pub(crate) fn secured(
+        url: &str,
+        credential: Option<&str>,
+        allow_remote: bool,
+        authority: &Path,
+    ) -> anyhow::Result<Self> {
+        let rest = url.strip_prefix("https://").context("the URL must begin with https:// if there is an authority")?;
+        let name = rest.rsplit_once(':').map_or(rest, |(host, _)| host);
+        let security = Some(Security::trusting(authority, name)?);
+        Ok(Self { security, ..Self::at(rest, credential, allow_remote)? })
+    }
+
+    fn at(rest: &str, credential: Option<&str>, allow_remote: bool) -> anyhow::Result<Self> {
         let authority = rest.strip_suffix('/').unwrap_or(rest);
-        ensure!(!authority.contains('/'), "the URL is http://HOST:PORT, without a path: {url}");
+        ensure!(!authority.contains('/'), "the URL is http://HOST:PORT, without a path: {rest}");
         let address = authority
             .to_socket_addrs()
             .with_context(|| format!("cannot resolve {authority:?}; the URL is http://HOST:PORT"))?
@@ -59,12 +83,12 @@ impl Target {
         ensure!(is_plain, "the credential contains a character that is not valid in a header");
         let fields = format!("Host: {authority}\r\n{authorization}");
         let app = credential.and_then(|it| it.rsplit_once('.')).map_or("default", |(app, _)| app);
-        Ok(Self { address, fields, app: app.to_owned() })
+        Ok(Self { address, fields, app: app.to_owned(), security: None })
     }
 
     /// Opens a connection, and sends nothing.
-    pub(crate) async fn connect(&self) -> io::Result<TcpStream> {
-        TcpStream::connect(self.address).await
+    pub(crate) async fn connect(&self) -> io::Result<Stream> {
+        Stream::over(TcpStream::connect(self.address).await?, self.security.as_ref()).await
     }
 }
 
@@ -105,7 +129,7 @@ impl Display for CallError {
 #[derive(Debug)]
 pub(crate) struct Connection {
     target: Arc<Target>,
-    stream: Option<TcpStream>,
+    stream: Option<Stream>,
     /// Longest time to a response.
     longest: Duration,
     sent: Vec<u8>,
@@ -150,7 +174,7 @@ impl Connection {
         self.sent.extend_from_slice(body.as_bytes());
         let end = if is_whole { self.sent.len() } else { self.sent.len() - body.len() / 2 };
         // Fails only if the server has hung up first.
-        let _ = stream.write_all(&self.sent[..end]).await;
+        let _ = stream.send(&self.sent[..end]).await;
     }
 
     async fn call(&mut self, method: &str, path: &str, key: &str, body: &str) -> Result<Answer<'_>, CallError> {
@@ -163,26 +187,23 @@ impl Connection {
     }
 
     /// Keeps the connection for the next request, which it is used for only after a complete response.
-    fn completed(&mut self, stream: TcpStream, head: &Head) -> Answer<'_> {
+    fn completed(&mut self, stream: Stream, head: &Head) -> Answer<'_> {
         self.stream = (!head.is_last).then_some(stream);
         Answer { status: head.status, is_replayed: head.is_replayed, body: &self.received[head.begins..head.ends] }
     }
 
     /// Takes the connection, or opens one if there is none or the server has closed it.
-    async fn ready(&mut self) -> Result<TcpStream, CallError> {
-        if let Some(stream) = self.stream.take()
-            && matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    async fn ready(&mut self) -> Result<Stream, CallError> {
+        if let Some(mut stream) = self.stream.take()
+            && stream.is_idle()
         {
             return Ok(stream);
         }
-        let connecting = timeout(CALL_TIMEOUT, self.target.connect()).await;
-        match connecting {
-            Ok(Ok(stream)) if stream.set_nodelay(true).is_ok() => Ok(stream),
-            _ => {
-                sleep(RECONNECT_PAUSE).await;
-                Err(CallError::NotConnected)
-            }
+        if let Ok(Ok(stream)) = timeout(CALL_TIMEOUT, self.target.connect()).await {
+            return Ok(stream);
         }
+        sleep(RECONNECT_PAUSE).await;
+        Err(CallError::NotConnected)
     }
 
     /// Writes the head of a request with a body of this length; without a key if that is empty.
@@ -201,12 +222,12 @@ impl Connection {
         put("\r\n");
     }
 
-    async fn exchange(&mut self, stream: &mut TcpStream) -> Result<Head, CallError> {
-        stream.write_all(&self.sent).await.map_err(|_| CallError::Broken)?;
+    async fn exchange(&mut self, stream: &mut Stream) -> Result<Head, CallError> {
+        stream.send(&self.sent).await.map_err(|_| CallError::Broken)?;
         Self::receive(&mut self.received, stream).await
     }
 
-    async fn receive(received: &mut Vec<u8>, stream: &mut TcpStream) -> Result<Head, CallError> {
+    async fn receive(received: &mut Vec<u8>, stream: &mut Stream) -> Result<Head, CallError> {
         received.clear();
         let mut head = None;
         loop {

@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::{
     capacity::{self, Capacities, Capacity},
     contender::{Contender, Installed},
+    cores::Cores,
     failover::{Failover, Failovers},
     footprint::{self, Footprint, Footprints},
     goals::{self, Goal, Goals, Loads},
@@ -35,6 +36,7 @@ pub(crate) struct Comparison {
     pub(crate) targets: Vec<Measurement>,
     /// Live claims in a store in use.
     pub(crate) live: u64,
+    pub(crate) cores: Cores,
     pub(crate) gateway: Option<PathBuf>,
     pub(crate) dir: Option<PathBuf>,
 }
@@ -97,6 +99,8 @@ struct Row {
     p99_us: Option<f64>,
     /// Share of all cores that was busy with anything.
     busy_share: Option<f64>,
+    /// Cores that the generator's pacer used.
+    pacer_cores: Option<f64>,
     generator_was_the_limit: bool,
     /// Rounds in which other processes took CPU time.
     disturbed: usize,
@@ -105,9 +109,10 @@ struct Row {
 /// Runs a comparison. Returns the figures, and whether every contender was measured and kept its promises.
 pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, bool)> {
     let installed = Installed::with_gateway(comparison.gateway.as_deref())?;
-    let Comparison { scenario, measured, rounds, connections, only, targets, live, dir, .. } = comparison;
+    let Comparison { scenario, measured, rounds, connections, only, targets, live, cores, dir, .. } = comparison;
     let loads = Loads { connections, live: if targets.contains(&Measurement::Live) { live } else { 0 } };
     let mut bench = Bench::new(installed, dir, measured, rounds);
+    bench.cores = cores;
     let is_proxied = scenario == Scenario::Proxied;
     let wanted = |it: &Contender| {
         *it == Contender::reference(scenario)
@@ -193,7 +198,7 @@ pub(crate) async fn run(comparison: Comparison) -> anyhow::Result<(Compared, boo
         streamed,
         targets,
         skipped: bench.skipped.clone(),
-        setting: setting::describe(&bench.installed, &bench.parent()),
+        setting: setting::describe(&bench),
     };
     Ok((compared, bench.sound))
 }
@@ -235,6 +240,7 @@ impl Row {
             mean_us: bench.median(trial, goals::mean_us),
             p99_us: bench.median(trial, goals::p99_us),
             busy_share: bench.median(trial, |it| it.busy_share),
+            pacer_cores: bench.median(trial, Report::pacer_cores),
             generator_was_the_limit: reports.iter().any(Report::generator_was_the_limit),
             disturbed: reports.iter().filter(|it| it.was_disturbed()).count(),
         })
@@ -303,14 +309,18 @@ impl fmt::Display for Compared {
             writeln!(f, "\nBelow the peak, open loop, from the scheduled time\n")?;
             writeln!(
                 f,
-                "| Contender | {unit}/s | all cores busy | mean | p99 | gateway CPU/request |\n| --- | ---: | ---: | ---: | ---: | ---: |"
+                "| Contender | {unit}/s | all cores busy | pacer, of a core | mean | p99 | gateway CPU/request |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
             )?;
         }
         for row in &self.latencies {
             let (mean, p99, gateway) = (us(row.mean_us, 0), us(row.p99_us, 0), us(row.gateway_us_per_request, 1));
             let Row { trial, claims_per_second, .. } = row;
-            let busy = row.busy_share.map_or("–".to_owned(), |share| format!("{:.0} %", share * 100.0));
-            writeln!(f, "| {} | {claims_per_second:.0} | {busy} | {mean} | {p99} | {gateway} |", trial.contender)?;
+            let (busy, pacer) = (percent(row.busy_share), percent(row.pacer_cores));
+            writeln!(
+                f,
+                "| {} | {claims_per_second:.0} | {busy} | {pacer} | {mean} | {p99} | {gateway} |",
+                trial.contender
+            )?;
         }
         if !self.failovers.is_empty() {
             Failovers(&self.failovers).fmt(f)?;
@@ -339,6 +349,10 @@ impl fmt::Display for Compared {
     }
 }
 
-fn us(us: Option<f64>, digits: usize) -> String {
+pub(crate) fn percent(share: Option<f64>) -> String {
+    share.map_or("–".to_owned(), |share| format!("{:.0} %", share * 100.0))
+}
+
+pub(crate) fn us(us: Option<f64>, digits: usize) -> String {
     us.map_or("–".to_owned(), |us| format!("{us:.digits$} µs"))
 }

@@ -11,10 +11,9 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 use anyhow::{Context as _, ensure};
 use futures_util::future::try_join_all;
 use serde::Serialize;
-use tokio::net::TcpStream;
 
 use crate::{
-    client::{Connection, Target},
+    client::{Connection, Stream, Target},
     contender::{Contender, Installed},
     fill,
     pace::Pacing,
@@ -126,7 +125,7 @@ pub(crate) async fn run(extent: Extent) -> anyhow::Result<(Curves, bool)> {
             all.push(Curve { axis, engine, points });
         }
     }
-    let setting = setting::describe(&bench.installed, &bench.parent());
+    let setting = setting::describe(&bench);
     Ok((Curves { seconds: measured.as_secs_f64(), rounds, all, skipped: bench.skipped, setting }, bench.sound))
 }
 
@@ -167,6 +166,7 @@ async fn once(bench: &mut Bench, place: Place) -> anyhow::Result<Point> {
         connections: CONNECTIONS,
         checks: true,
         watched: running.watched.clone(),
+        cores: bench.cores.clone(),
         progress: false,
     };
     let report = runner::run(plan).await?;
@@ -190,7 +190,7 @@ impl fmt::Display for Place {
 /// What stays while a point is measured.
 enum Crowd {
     Nobody,
-    Idle { _streams: Vec<TcpStream> },
+    Idle { _streams: Vec<Stream> },
     Waiting { _callers: Vec<Connection> },
 }
 

@@ -57,7 +57,7 @@ pub(crate) async fn measure(bench: &mut Bench, contenders: &[Contender]) -> Vec<
 }
 
 async fn of(bench: &Bench, engine: Contender) -> anyhow::Result<Footprint> {
-    let running = Running::start(engine, false, &bench.installed, &bench.parent()).await?;
+    let running = Running::start(engine, bench.surroundings(), &bench.installed, &bench.parent()).await?;
     sleep(SETTLED).await;
     let idle_bytes = running.gateway()?.resident_bytes()?;
     let before = kept_bytes(bench, &running, engine).await?;

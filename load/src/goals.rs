@@ -16,6 +16,7 @@ use crate::{
     scenario::Scenario,
     streamed::Streamed,
     trial::{Bench, Trial},
+    way::Way,
 };
 
 /// Connections in comparisons where many callers share an fsync.
@@ -54,7 +55,7 @@ impl Loads {
     pub(crate) fn peak(self, contender: Contender) -> Trial {
         let Self { connections, .. } = self;
         let scenario = if contender.is_proxied() { Scenario::Proxied } else { Scenario::Unique };
-        Trial { contender, scenario, pacing: Pacing::Closed, connections, live: 0, failover: false }
+        Trial { contender, scenario, pacing: Pacing::Closed, connections, live: 0, failover: false, way: Way::Plain }
     }
 
     pub(crate) fn batched(self, contender: Contender) -> Trial {
@@ -91,7 +92,7 @@ impl Loads {
         [Noop, Memory, Redis].map(|contender| self.at(contender, FIXED_RATE)).to_vec()
     }
 
-    fn at(self, contender: Contender, per_second: u64) -> Trial {
+    pub(crate) fn at(self, contender: Contender, per_second: u64) -> Trial {
         Trial { pacing: Pacing::Open { per_second }, ..self.peak(contender) }
     }
 

@@ -94,7 +94,7 @@ pub(crate) async fn run(extent: Extent) -> anyhow::Result<(Figures, bool)> {
         targets: taken.targets,
         notes: taken.notes,
         skipped: bench.skipped.clone(),
-        setting: setting::describe(&bench.installed, &bench.parent()),
+        setting: setting::describe(&bench),
     };
     Ok((figures, bench.sound))
 }

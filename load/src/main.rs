@@ -11,6 +11,7 @@ mod capacity;
 mod client;
 mod compare;
 mod contender;
+mod cores;
 mod curves;
 mod failover;
 mod fill;
@@ -19,6 +20,7 @@ mod goals;
 mod ledger;
 mod library;
 mod locks;
+mod network;
 mod noop;
 mod pace;
 mod peers;
@@ -41,6 +43,8 @@ mod streamed;
 mod tests;
 mod trial;
 mod upstream;
+mod way;
+mod ways;
 mod wire;
 
 use std::{fmt::Display, path::PathBuf, process::ExitCode, time::Duration};
@@ -83,6 +87,7 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
             tokio::runtime::Builder::new_multi_thread()
         }
         Command::Run(_)
+        | Command::Network { .. }
         | Command::Compare(_)
         | Command::Locks(_)
         | Command::Waiting(_)
@@ -100,6 +105,11 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
                     Command::Noop { listen } => noop::serve(listen).await.map(|()| true),
                     Command::Upstream { listen } => upstream::serve(listen).await.map(|()| true),
                     Command::Library { listen, nodes } => library::serve(listen, nodes).await.map(|()| true),
+                    Command::Network { listen, to, round_trip } => {
+                        network::serve(listen, to, round_trip)?;
+                        // Until the process is killed.
+                        std::future::pending().await
+                    }
                     Command::Compare(args) => compare(args).await,
                     Command::Locks(args) => figures(Subject::Locks, args).await,
                     Command::Waiting(args) => figures(Subject::Waiting, args).await,
@@ -112,8 +122,15 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
 }
 
 async fn run(args: RunArgs) -> anyhow::Result<bool> {
+    let cores = args.cores.unwrap_or_default();
+    cores.start_generator()?;
+    let (url, credential, remote) = (&args.url, args.credential.as_deref(), args.allow_remote);
+    let target = match &args.authority {
+        Some(authority) => Target::secured(url, credential, remote, authority)?,
+        None => Target::parse(url, credential, remote)?,
+    };
     let plan = Plan {
-        target: Target::parse(&args.url, args.credential.as_deref(), args.allow_remote)?,
+        target,
         upstream: None,
         dialect: Dialect::Gateway,
         scenario: args.scenario,
@@ -125,6 +142,7 @@ async fn run(args: RunArgs) -> anyhow::Result<bool> {
         connections: args.connections,
         checks: !args.no_checks,
         watched: args.pids,
+        cores,
         progress: true,
     };
     let report = runner::run(plan).await?;
@@ -137,6 +155,24 @@ async fn run(args: RunArgs) -> anyhow::Result<bool> {
 
 async fn compare(args: CompareArgs) -> anyhow::Result<bool> {
     let PathArgs { gateway, dir, into, json } = args.paths;
+    let cores = args.cores.unwrap_or_default();
+    cores.start_generator()?;
+    if args.tls || args.network.is_some() {
+        let extent = ways::Extent {
+            tls: args.tls,
+            network: args.network,
+            only: args.only,
+            measured: Duration::from_secs(args.seconds),
+            rounds: args.rounds,
+            connections: args.connections,
+            cores,
+            gateway,
+            dir,
+        };
+        let (ways, sound) = ways::run(extent).await?;
+        publish(&ways, "ways", into, json)?;
+        return Ok(sound);
+    }
     let comparison = Comparison {
         scenario: args.scenario,
         measured: Duration::from_secs(args.seconds),
@@ -145,6 +181,7 @@ async fn compare(args: CompareArgs) -> anyhow::Result<bool> {
         only: args.only,
         targets: args.targets,
         live: args.live,
+        cores,
         gateway,
         dir,
     };

@@ -2,15 +2,23 @@
 //! a connection is free.
 
 use std::{
+    hint,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
 };
 
+use anyhow::Context as _;
 use tokio::sync::Semaphore;
+
+use crate::{
+    cores::{Cores, Role},
+    proc::Watched,
+};
 
 /// Above ten thousand per second, operations start in small groups, since a wake-up for each would be too expensive.
 const TICK_NS: u64 = 100_000;
@@ -39,23 +47,48 @@ pub(crate) struct Pace {
     slots: u64,
     taken: AtomicU64,
     due: Arc<Semaphore>,
+    /// Thread that releases slots. It lives until the pace is dropped, so that its CPU time can be read.
+    pacer: Option<(Watched, mpsc::Sender<()>)>,
 }
 
 impl Pace {
     /// Starts the pace. Each of `takers` connections takes slots until it receives `None`.
-    pub(crate) fn start(pacing: Pacing, starts: Instant, ends: Instant, takers: u64) -> Self {
+    pub(crate) fn start(
+        pacing: Pacing,
+        starts: Instant,
+        ends: Instant,
+        takers: u64,
+        cores: &Cores,
+    ) -> anyhow::Result<Self> {
         let slots = match pacing {
             Pacing::Open { per_second } => per_second * (ends - starts).as_secs(),
             Pacing::Closed => u64::MAX,
         };
         let due = Arc::new(Semaphore::new(0));
+        let mut pacer = None;
         if let Pacing::Open { per_second } = pacing {
             let due = Arc::clone(&due);
+            let ((alive, ended), (tell, learn)) = (mpsc::channel(), mpsc::channel());
+            let limit = cores.limit(Role::Pacer)?;
+            let spins = cores.pacer_spins();
             // A separate thread: the runtime's timer has a resolution of a millisecond, this one about fifty
             // microseconds.
-            thread::spawn(move || release(&due, starts, per_second, slots, takers));
+            thread::spawn(move || {
+                // Fails only if nobody wants to know.
+                let _ = tell.send(Watched::pacer());
+                release(&due, starts, per_second, slots, takers, spins);
+                // An error is the end of the pace.
+                let _ = ended.recv();
+            });
+            drop(limit);
+            pacer = Some((learn.recv().context("the pacer did not start")?, alive));
         }
-        Self { pacing, starts, ends, slots, taken: AtomicU64::new(0), due }
+        Ok(Self { pacing, starts, ends, slots, taken: AtomicU64::new(0), due, pacer })
+    }
+
+    /// Returns the thread that releases slots, in an open loop.
+    pub(crate) fn pacer(&self) -> Option<Watched> {
+        self.pacer.as_ref().map(|(pacer, _)| pacer.clone())
     }
 
     /// Returns the next slot; `None` ends the run for this connection.
@@ -75,10 +108,17 @@ impl Pace {
     }
 }
 
-fn release(due: &Semaphore, starts: Instant, per_second: u64, slots: u64, takers: u64) {
+fn release(due: &Semaphore, starts: Instant, per_second: u64, slots: u64, takers: u64, spins: bool) {
     let mut released = 0;
     while released < slots {
-        thread::sleep((starts + due_after(released, per_second)).saturating_duration_since(Instant::now()));
+        let next = starts + due_after(released, per_second);
+        if spins {
+            while Instant::now() < next {
+                hint::spin_loop();
+            }
+        } else {
+            thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
         let elapsed = starts.elapsed();
         let before = released;
         while released < slots && due_after(released, per_second) <= elapsed {
@@ -114,7 +154,9 @@ mod tests {
     #[tokio::test]
     async fn an_open_pace_hands_out_every_slot_once_and_then_ends_all_takers() {
         let starts = Instant::now();
-        let pace = Pace::start(Pacing::Open { per_second: 100 }, starts, starts + Duration::from_secs(1), 2);
+        let ends = starts + Duration::from_secs(1);
+        let pace = Pace::start(Pacing::Open { per_second: 100 }, starts, ends, 2, &Cores::default());
+        let pace = pace.expect("no pace");
         let mut numbers = Vec::new();
         while let Some(slot) = pace.next().await {
             assert!(slot.due <= Instant::now(), "slot {} was handed out early", slot.number);
@@ -122,5 +164,7 @@ mod tests {
         }
         assert_eq!(numbers, (0..100).collect::<Vec<_>>());
         assert!(pace.next().await.is_none(), "the second taker waits for ever");
+        let share = pace.pacer().expect("no pacer").cpu_us();
+        assert!(share.is_ok(), "its CPU time is gone: {share:?}");
     }
 }

@@ -12,32 +12,69 @@ const TICK_US: u64 = 10_000;
 pub(crate) struct Watched {
     pub(crate) name: String,
     pub(crate) pid: u32,
-    /// True if its children count, too: the processes of a server are the server.
-    family: bool,
+    extent: Extent,
+}
+
+/// What counts.
+#[derive(Debug, Clone, Copy)]
+enum Extent {
+    /// Its children, too: the processes of a server are the server.
+    Family,
+    Process,
+    /// A thread of it alone.
+    Thread(u32),
+    /// All of its threads but this one.
+    Without(u32),
 }
 
 impl Watched {
     /// Returns a server, including the processes it starts.
     pub(crate) fn server(name: &str, pid: u32) -> Self {
-        Self { name: name.to_owned(), pid, family: true }
+        Self { name: name.to_owned(), pid, extent: Extent::Family }
     }
 
     /// Returns this process, the generator, without its children: these are the processes that it measures.
     pub(crate) fn generator() -> Self {
-        Self { name: "generator".to_owned(), pid: std::process::id(), family: false }
+        Self { name: "generator".to_owned(), pid: std::process::id(), extent: Extent::Process }
+    }
+
+    /// Returns the calling thread, which knows when operations are due.
+    pub(crate) fn pacer() -> Self {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        Self { name: "pacer".to_owned(), extent: Extent::Thread(thread), ..Self::generator() }
+    }
+
+    /// Returns the same process without a thread that is watched separately.
+    pub(crate) fn without(self, other: &Self) -> Self {
+        match other.extent {
+            Extent::Thread(thread) => Self { extent: Extent::Without(thread), ..self },
+            _ => self,
+        }
     }
 
     /// Returns the CPU time of all its threads so far, in microseconds.
     pub(crate) fn cpu_us(&self) -> anyhow::Result<u64> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid))
+        let ticks = match self.extent {
+            Extent::Family => {
+                let own = self.stat("stat")?;
+                // A child that has ended is missing here, but its parent has its time.
+                let ticks: u64 = self.children().iter().map(|(_, child)| child.ticks + child.ended_ticks).sum();
+                own.ticks + own.ended_ticks + ticks
+            }
+            Extent::Process => self.stat("stat")?.ticks,
+            Extent::Thread(thread) => self.stat(&format!("task/{thread}/stat"))?.ticks,
+            Extent::Without(thread) => {
+                let others = self.stat(&format!("task/{thread}/stat"))?.ticks;
+                self.stat("stat")?.ticks.saturating_sub(others)
+            }
+        };
+        Ok(ticks * TICK_US)
+    }
+
+    fn stat(&self, file: &str) -> anyhow::Result<Stat> {
+        let stat = fs::read_to_string(format!("/proc/{}/{file}", self.pid))
             .with_context(|| format!("cannot read the CPU time of {} (process {})", self.name, self.pid))?;
-        let own = Stat::parse(&stat).context("/proc/<pid>/stat is not in its usual form")?;
-        if !self.family {
-            return Ok(own.ticks * TICK_US);
-        }
-        // A child that has ended is missing here, but its parent has its time.
-        let ticks: u64 = self.children().iter().map(|(_, child)| child.ticks + child.ended_ticks).sum();
-        Ok((own.ticks + own.ended_ticks + ticks) * TICK_US)
+        Stat::parse(&stat).context("/proc/<pid>/stat is not in its usual form")
     }
 
     /// Returns its process ID and those of its children.
@@ -97,6 +134,13 @@ impl Watched {
 pub(crate) fn machine_us() -> anyhow::Result<u64> {
     let stat = fs::read_to_string("/proc/stat").context("cannot read the CPU time of this machine")?;
     busy_ticks(&stat).map(|ticks| ticks * TICK_US).context("/proc/stat is not in its usual form")
+}
+
+/// Returns the number of cores of this machine.
+pub(crate) fn cores() -> Option<usize> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let is_core = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
+    Some(stat.lines().filter(is_core).count()).filter(|cores| *cores > 0)
 }
 
 /// Returns all but the fourth and fifth figure, which are idle time; the last two are contained in the first two.
@@ -161,6 +205,20 @@ mod tests {
     fn idle_time_is_not_busy() {
         assert_eq!(busy_ticks("cpu  1 2 4 1000 1000 8 16 32 64 128\ncpu0 1"), Some(63));
         assert!(machine_us().is_ok());
+    }
+
+    #[test]
+    fn a_thread_and_the_rest_of_its_process_are_the_process() {
+        let pacer = Watched::pacer();
+        let started = std::time::Instant::now();
+        while pacer.cpu_us().expect("no CPU time") < 5 * TICK_US {
+            assert!(started.elapsed().as_secs() < 60, "a busy thread has no CPU time");
+        }
+        let rest = Watched::generator().without(&pacer);
+        let (process, parts) =
+            (Watched::generator().cpu_us(), rest.cpu_us().expect("none") + pacer.cpu_us().expect("none"));
+        // Other tests run meanwhile, in threads of this process.
+        assert!(process.expect("none") <= parts && rest.cpu_us().is_ok());
     }
 
     #[test]

@@ -5,7 +5,6 @@ use std::{
     fmt, fs,
     io::{self, Write as _},
     path::Path,
-    thread,
     time::Duration,
 };
 
@@ -14,7 +13,7 @@ use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use serde::Serialize;
 
-use crate::{ledger::Checks, pace::Pacing, recorder::Recorded, scenario::Scenario};
+use crate::{ledger::Checks, pace::Pacing, proc, recorder::Recorded, scenario::Scenario};
 
 /// Share of a core above which the single-threaded generator measures itself instead of the gateway.
 const GENERATOR_LIMIT: f64 = 0.9;
@@ -35,6 +34,8 @@ pub(crate) struct Measured {
     pub(crate) cpu_us: Vec<(String, u64)>,
     /// CPU time of the whole machine.
     pub(crate) machine_us: u64,
+    /// True if the pacer kept a core busy all the time.
+    pub(crate) pacer_spins: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -55,7 +56,7 @@ pub(crate) struct Report {
     pub(crate) cpu: BTreeMap<String, Cpu>,
     /// Cores busy with other work than these processes: the kernel, and other programs.
     pub(crate) other_cores: Option<f64>,
-    /// Share of all cores that is busy with anything.
+    /// Share of all cores that is busy with anything, except a core on which only the pacer spins.
     pub(crate) busy_share: Option<f64>,
     pub(crate) checks: Checks,
 }
@@ -77,6 +78,16 @@ pub(crate) struct Cpu {
     /// Cores in use, on average.
     pub(crate) cores: f64,
     pub(crate) us_per_request: f64,
+}
+
+impl Measured {
+    fn busy_share(&self, seconds: f64) -> Option<f64> {
+        // Not those of this process, which may be limited to some.
+        let cores = u64::try_from(proc::cores()?).ok()?;
+        let of_pacer = self.cpu_us.iter().filter(|(name, _)| self.pacer_spins && name == "pacer").map(|(_, us)| us);
+        let busy_us = self.machine_us.saturating_sub(of_pacer.sum());
+        Some(ratio(busy_us, cores - u64::from(self.pacer_spins && cores > 1)) / 1e6 / seconds)
+    }
 }
 
 impl Report {
@@ -106,10 +117,7 @@ impl Report {
             refused: recorded.answers.iter().filter(|((_, label), _)| !label.is_answer()).map(|(_, n)| n).sum(),
             cpu: cpu_us.into_iter().map(|(name, us)| (name, cpu(us))).collect(),
             other_cores: Some((ratio(measured.machine_us, 1) - ratio(ours_us, 1)) / 1e6 / seconds),
-            busy_share: thread::available_parallelism()
-                .ok()
-                .and_then(|cores| u64::try_from(cores.get()).ok())
-                .map(|cores| ratio(measured.machine_us, cores) / 1e6 / seconds),
+            busy_share: measured.busy_share(seconds),
             checks: Checks::default(),
         }
     }
@@ -151,6 +159,11 @@ impl Report {
 
     pub(crate) fn is_sound(&self) -> bool {
         self.checks.broken == 0
+    }
+
+    /// Returns the cores that the generator's pacer used, in an open loop.
+    pub(crate) fn pacer_cores(&self) -> Option<f64> {
+        self.cpu.get("pacer").map(|cpu| cpu.cores)
     }
 
     /// Reports whether the generator was saturated. Then the gateway may be faster.

@@ -13,6 +13,7 @@ use tokio::{
 
 use crate::{
     client::{Connection, Target},
+    cores::Cores,
     ledger::Ledger,
     pace::{Pace, Pacing},
     proc::{self, Watched},
@@ -47,6 +48,7 @@ pub(crate) struct Plan {
     pub(crate) connections: u64,
     pub(crate) checks: bool,
     pub(crate) watched: Vec<Watched>,
+    pub(crate) cores: Cores,
     pub(crate) progress: bool,
 }
 
@@ -60,8 +62,7 @@ struct Reading {
 
 pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
     let Plan { target, upstream, dialect, scenario, sizes, pacing, .. } = plan;
-    let Plan { warm_up, measured, kept_after, connections, checks, mut watched, progress, .. } = plan;
-    watched.push(Watched::generator());
+    let Plan { warm_up, measured, kept_after, connections, checks, mut watched, cores, progress, .. } = plan;
     let starts = Instant::now();
     let measured_from = starts + warm_up;
     let ends = measured_from + measured;
@@ -74,7 +75,13 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
         recorder: Recorder::new(measured_from),
     });
     let target = Arc::new(target);
-    let pace = Arc::new(Pace::start(pacing, starts, ends, connections));
+    let pace = Pace::start(pacing, starts, ends, connections, &cores)?;
+    watched.push(match pace.pacer() {
+        Some(pacer) => Watched::generator().without(&pacer),
+        None => Watched::generator(),
+    });
+    watched.extend(pace.pacer());
+    let pace = Arc::new(pace);
 
     let mut workers = JoinSet::new();
     for _ in 0..connections {
@@ -105,6 +112,7 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<Report> {
         requests: last.totals.requests - first.totals.requests,
         claims: last.totals.claims - first.totals.claims,
         machine_us: last.machine_us - first.machine_us,
+        pacer_spins: pacing != Pacing::Closed && cores.pacer_spins(),
         cpu_us: watched
             .iter()
             .zip(first.cpu_us.iter().zip(&last.cpu_us))

@@ -1,6 +1,7 @@
 //! Processes of a contender: started on free loopback ports with their data in a temporary directory, and killed when
 //! dropped.
 
+mod far;
 mod gateways;
 mod proxied;
 
@@ -28,9 +29,11 @@ use tokio::{
 use crate::{
     client::{Connection, Target},
     contender::{Contender, Installed},
+    cores::Role,
     peers, postgres,
     proc::Watched,
     quorum::Quorum,
+    way::Surroundings,
 };
 
 /// Longest wait for a process to get ready.
@@ -64,18 +67,22 @@ pub(crate) struct Running {
     children: Vec<Child>,
     cluster: Option<RedisCluster>,
     pub(crate) quorum: Option<Quorum>,
+    surroundings: Surroundings,
     dir: TempDir,
 }
 
 impl Running {
-    /// Starts a contender and waits until it answers. With `spare`, a store of several primaries has a replica of each.
+    /// Starts a contender and waits until it answers.
     pub(crate) async fn start(
         contender: Contender,
-        spare: bool,
+        surroundings: Surroundings,
         installed: &Installed,
         parent: &Path,
     ) -> anyhow::Result<Self> {
         let (mut running, listen) = Self::empty(parent)?;
+        let Surroundings { way, spare, .. } = surroundings;
+        running.surroundings = surroundings;
+        running.prepare_tls(way)?;
         let engine = match contender {
             Contender::Noop => {
                 running.start_noop(listen).await?;
@@ -127,7 +134,8 @@ impl Running {
                 return Ok(running);
             }
         };
-        running.start_gateway(installed, listen, &engine, "").await?;
+        let tls = running.listener_tls();
+        running.start_gateway(installed, listen, &engine, &tls).await?;
         Ok(running)
     }
 
@@ -146,6 +154,7 @@ impl Running {
             children: Vec::new(),
             cluster: None,
             quorum: None,
+            surroundings: Surroundings::default(),
             dir,
         };
         Ok((running, listen))
@@ -153,7 +162,7 @@ impl Running {
 
     /// Returns the server to load, with the credential.
     pub(crate) fn target(&self) -> anyhow::Result<Target> {
-        Target::parse(&self.url, Some(&self.credential), false)
+        self.secured_target(&self.url)
     }
 
     /// Stops the processes by a signal, so that a program can write its counts at its end.
@@ -180,7 +189,9 @@ impl Running {
 
     /// Starts three primaries, without or with a replica of each, and returns the engine's URL.
     async fn start_cluster(&mut self, replicas: bool) -> anyhow::Result<String> {
+        let limit = self.surroundings.cores.limit(Role::Store)?;
         let cluster = RedisCluster::start(3, usize::from(replicas)).await.context("redis-server is not installed")?;
+        drop(limit);
         self.watched.extend(cluster.nodes.iter().map(|node| Watched::server("store", node.id())));
         let url = cluster.url();
         self.cluster = Some(cluster);
@@ -246,7 +257,8 @@ impl Running {
         let listen = free_address();
         let mut command = Command::new(program);
         // No persistence: the comparison is about the path to the store, not its disk.
-        command.args(["--bind", "127.0.0.1", "--port", &listen.port().to_string(), "--save", "", "--appendonly", "no"]);
+        command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]);
+        self.listen_redis(&mut command, listen.port());
         self.spawn("store", command)?;
         self.wait_until("store", async || TcpStream::connect(listen).await.is_ok()).await?;
         self.port = listen.port();
@@ -264,14 +276,10 @@ impl Running {
         Ok(())
     }
 
-    fn postgres_url(&self) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
-    }
-
     /// Creates the tables of a gateway.
     pub(crate) async fn migrate(&self, installed: &Installed) -> anyhow::Result<()> {
         let gateway = installed.gateway.as_ref().context("the gateway is not built")?;
-        let migrated = Command::new(gateway).args(["migrate", "--engine", &self.postgres_url()]).output().await;
+        let migrated = Command::new(gateway).args(["migrate", "--engine", &postgres_url(self.port)]).output().await;
         let migrated = migrated.context("the gateway cannot be started")?;
         if !migrated.status.success() {
             bail!("the tables cannot be created: {}", String::from_utf8_lossy(&migrated.stderr).trim());
@@ -306,7 +314,8 @@ impl Running {
             Connection::new(Arc::clone(&admin)).get("/readyz").await.is_ok_and(|answer| answer.status == 200)
         })
         .await?;
-        let api = Arc::new(Target::parse(&format!("http://{listen}"), Some(&self.credential), false)?);
+        let scheme = if self.surroundings.way.secures_callers() { "https" } else { "http" };
+        let api = Arc::new(self.secured_target(&format!("{scheme}://{listen}"))?);
         self.gateways.push(Gateway { api, admin });
         Ok(())
     }
@@ -325,6 +334,7 @@ impl Running {
     /// Starts a child in the directory, with its output in a file there.
     fn spawn(&mut self, name: &str, mut command: Command) -> anyhow::Result<()> {
         let log = fs::File::create(self.log(name)).context("cannot write to the temporary directory")?;
+        let limit = self.surroundings.cores.limit(Role::of_child(name))?;
         let child = command
             .current_dir(self.dir())
             .stdin(Stdio::null())
@@ -333,6 +343,7 @@ impl Running {
             .kill_on_drop(true)
             .spawn()
             .with_context(|| format!("cannot start the {name}"))?;
+        drop(limit);
         let pid = child.id().context("it ended at once")?;
         self.watched.push(Watched::server(name, pid));
         self.children.push(child);
@@ -380,4 +391,8 @@ impl Running {
 /// Returns a free address that no outgoing connection takes before the child listens on it.
 fn free_address() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, fresh::port()).into()
+}
+
+fn postgres_url(port: u16) -> String {
+    format!("postgres://postgres@127.0.0.1:{port}/postgres")
 }

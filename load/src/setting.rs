@@ -2,14 +2,16 @@
 
 use std::{fs, path::Path, process::Command};
 
-use crate::contender::Installed;
+use crate::trial::Bench;
 
 /// Returns the description in one line.
-pub(crate) fn describe(installed: &Installed, folder: &Path) -> String {
+pub(crate) fn describe(bench: &Bench) -> String {
+    let installed = &bench.installed;
     let version = |program: Option<&Path>, flag: &str| program.and_then(|it| version(it, flag));
     let parts = [
         processor(),
-        file_system(folder).map(|name| format!("data on {name}")),
+        Some(bench.cores.to_string()).filter(|shares| !shares.is_empty()),
+        file_system(&bench.parent()).map(|name| format!("data on {name}")),
         version(installed.gateway.as_deref(), "--version"),
         version(installed.redis_server.as_deref(), "--version").map(|it| first_words(&it, 3)),
         installed.postgres.as_ref().and_then(|it| version(Some(&it.server()), "--version")),

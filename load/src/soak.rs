@@ -105,14 +105,14 @@ pub(crate) async fn run(soak: Soak) -> anyhow::Result<(Soaked, bool)> {
             }
         }
     }
-    let setting = setting::describe(&bench.installed, &bench.parent());
+    let setting = setting::describe(&bench);
     let soaked =
         Soaked { rounds, seconds: measured.as_secs_f64(), per_second, engines, skipped: bench.skipped, setting };
     Ok((soaked, bench.sound))
 }
 
 async fn one(bench: &Bench, engine: Contender, per_second: u64) -> anyhow::Result<EngineResult> {
-    let running = Running::start(engine, false, &bench.installed, &bench.parent()).await?;
+    let running = Running::start(engine, bench.surroundings(), &bench.installed, &bench.parent()).await?;
     let mut result = EngineResult::new(engine);
     let mut rounds = Vec::new();
     for round in 0..bench.rounds {
@@ -130,6 +130,7 @@ async fn one(bench: &Bench, engine: Contender, per_second: u64) -> anyhow::Resul
             connections: CONNECTIONS,
             checks: true,
             watched: running.watched.clone(),
+            cores: bench.cores.clone(),
             progress: false,
         };
         let fault_happens = async {

@@ -63,7 +63,7 @@ pub(crate) async fn measure(bench: &mut Bench, contenders: &[Contender]) -> Vec<
 }
 
 async fn of(bench: &Bench, contender: Contender) -> anyhow::Result<Streamed> {
-    let running = Running::start(contender, false, &bench.installed, &bench.parent()).await?;
+    let running = Running::start(contender, bench.surroundings(), &bench.installed, &bench.parent()).await?;
     sleep(SETTLED).await;
     let proxy = running.gateway()?;
     let idle_bytes = proxy.resident_bytes()?;

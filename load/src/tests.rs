@@ -27,6 +27,7 @@ use tokio::{net::TcpListener, sync::Mutex};
 
 use crate::{
     client::Target,
+    cores::Cores,
     noop,
     pace::Pacing,
     report::Report,
@@ -289,6 +290,7 @@ fn plan(url: &str, connections: u64, scenario: Scenario, per_second: u64, checks
         connections,
         checks,
         watched: Vec::new(),
+        cores: Cores::default(),
         progress: false,
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use crate::{
     client::Target,
     contender::{Contender, Installed},
+    cores::Cores,
     fill,
     pace::Pacing,
     report::{self, Report},
@@ -18,6 +19,7 @@ use crate::{
     running::Running,
     scenario::Scenario,
     sizes::Sizes,
+    way::{Surroundings, Way},
 };
 
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -33,6 +35,7 @@ pub(crate) struct Trial {
     pub(crate) live: u64,
     /// True if a primary is killed.
     pub(crate) failover: bool,
+    pub(crate) way: Way,
 }
 
 /// Parameters and results of all trials.
@@ -42,6 +45,10 @@ pub(crate) struct Bench {
     pub(crate) dir: Option<PathBuf>,
     pub(crate) measured: Duration,
     pub(crate) rounds: u64,
+    /// Cores of each process.
+    pub(crate) cores: Cores,
+    /// Time that the network to a far store takes.
+    pub(crate) round_trip: Duration,
     reports: BTreeMap<Trial, Vec<Report>>,
     /// Contenders that were left out, and the reasons.
     pub(crate) skipped: Vec<String>,
@@ -51,7 +58,9 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(installed: Installed, dir: Option<PathBuf>, measured: Duration, rounds: u64) -> Self {
-        Self { installed, dir, measured, rounds, reports: BTreeMap::new(), skipped: Vec::new(), sound: true }
+        let (cores, round_trip) = (Cores::default(), Duration::ZERO);
+        let (reports, skipped) = (BTreeMap::new(), Vec::new());
+        Self { installed, dir, measured, rounds, cores, round_trip, reports, skipped, sound: true }
     }
 
     /// Measures all trials in each round. A contender that fails is left out; only the reference server must succeed.
@@ -72,8 +81,12 @@ impl Bench {
                     }
                 };
                 report::say(&format!(
-                    "round {round} of {}  {contender:<24} {:>8.0} claims/s  {:?}, {} connections",
-                    self.rounds, report.claims_per_second, trial.pacing, trial.connections
+                    "round {round} of {}  {:<24} {:>8.0} claims/s  {:?}, {} connections",
+                    self.rounds,
+                    format!("{contender}{}", trial.way.suffix(self.round_trip)),
+                    report.claims_per_second,
+                    trial.pacing,
+                    trial.connections
                 ));
                 if let Some(cores) = report.other_cores.filter(|_| report.was_disturbed()) {
                     report::say(&format!("!! DISTURBED: other programs took {cores:.2} cores"));
@@ -123,7 +136,8 @@ impl Bench {
 
     /// Measures with fresh processes, without earlier claims.
     async fn measure_once(&self, trial: Trial) -> anyhow::Result<Report> {
-        let mut running = Running::start(trial.contender, trial.failover, &self.installed, &self.parent()).await?;
+        let surroundings = Surroundings { way: trial.way, spare: trial.failover, ..self.surroundings() };
+        let mut running = Running::start(trial.contender, surroundings, &self.installed, &self.parent()).await?;
         let report = match trial.contender {
             Contender::Pgbench => self.pgbench(&running, trial).await,
             Contender::Sets => self.sets(&running, trial, 1).await,
@@ -170,6 +184,7 @@ impl Bench {
             connections,
             checks: contender != Contender::Noop,
             watched: running.watched.clone(),
+            cores: self.cores.clone(),
             progress: false,
         })
     }
@@ -197,6 +212,11 @@ impl Bench {
         let quorum = running.quorum.as_ref().context("no quorum was started")?;
         let rate = quorum.writes_per_second(trial.connections, self.measured).await?;
         Ok(Report::of_rate(trial.scenario, trial.connections, self.measured, rate, None))
+    }
+
+    /// Returns the surroundings of a contender that nothing special is done with.
+    pub(crate) fn surroundings(&self) -> Surroundings {
+        Surroundings { round_trip: self.round_trip, cores: self.cores.clone(), ..Surroundings::default() }
     }
 
     pub(crate) fn parent(&self) -> PathBuf {

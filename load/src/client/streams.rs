@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
     time::timeout,
 };
 
-use super::{CallError, Connection, Head, READ_BYTES};
+use super::{CallError, Connection, Head, READ_BYTES, Stream};
 
 /// Longest time for a whole body.
 const STREAM_TIMEOUT: Duration = Duration::from_mins(5);
@@ -22,14 +21,14 @@ impl Connection {
         let mut stream = self.ready().await?;
         self.write_head("POST", path, "", bytes);
         let sending = async {
-            stream.write_all(&self.sent).await.map_err(|_| CallError::Broken)?;
+            stream.send(&self.sent).await.map_err(|_| CallError::Broken)?;
             let (piece, mut left) = (vec![b'x'; PIECE], bytes);
             while left > 0 {
                 let next = usize::try_from(left).map_or(PIECE, |left| left.min(PIECE));
                 stream.write_all(&piece[..next]).await.map_err(|_| CallError::Broken)?;
                 left -= length(next);
             }
-            Ok(())
+            stream.flush().await.map_err(|_| CallError::Broken)
         };
         timeout(STREAM_TIMEOUT, sending).await.map_err(|_| CallError::TimedOut)??;
         let receiving = Self::receive(&mut self.received, &mut stream);
@@ -43,7 +42,7 @@ impl Connection {
         let mut stream = self.ready().await?;
         self.write_head("POST", path, key, 0);
         let exchange = async {
-            stream.write_all(&self.sent).await.map_err(|_| CallError::Broken)?;
+            stream.send(&self.sent).await.map_err(|_| CallError::Broken)?;
             self.received.clear();
             let head = Self::read_head(&mut self.received, &mut stream).await?;
             let mut got = length(self.received.len() - head.begins);
@@ -59,7 +58,7 @@ impl Connection {
         timeout(STREAM_TIMEOUT, exchange).await.map_err(|_| CallError::TimedOut)?
     }
 
-    async fn read_head(received: &mut Vec<u8>, stream: &mut TcpStream) -> Result<Head, CallError> {
+    async fn read_head(received: &mut Vec<u8>, stream: &mut Stream) -> Result<Head, CallError> {
         loop {
             received.reserve(READ_BYTES);
             match stream.read_buf(received).await {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{io::AsyncWriteExt as _, time::timeout};
+use tokio::time::timeout;
 
 use super::{Answer, CallError, Connection, READ_BYTES, Target};
 
@@ -17,7 +17,7 @@ impl Connection {
         let mut stream = self.ready().await?;
         self.write_head("POST", path, "", body.len());
         self.sent.extend_from_slice(body.as_bytes());
-        let sending = timeout(self.longest, stream.write_all(&self.sent)).await;
+        let sending = timeout(self.longest, stream.send(&self.sent)).await;
         sending.map_err(|_| CallError::TimedOut)?.map_err(|_| CallError::Broken)?;
         self.stream = Some(stream);
         Ok(())

@@ -1,11 +1,11 @@
 //! Gateways that share a store, and an etcd to compare them with.
 
-use std::{path::Path, sync::Arc};
+use std::{net::Ipv4Addr, path::Path, sync::Arc};
 
 use anyhow::Context as _;
 use tokio::process::Command;
 
-use super::{Running, free_address};
+use super::{Running, free_address, postgres_url};
 use crate::{
     client::{Connection, Target},
     contender::{Contender, Installed},
@@ -39,10 +39,15 @@ impl Running {
         match store {
             Contender::Memory => Ok("memory:".to_owned()),
             Contender::Disk => Ok(format!("disk:{}", self.dir().join("claims").display())),
-            Contender::Redis => Ok(format!("redis://{}", self.start_redis(installed).await?)),
+            Contender::Redis => {
+                let redis = self.start_redis(installed).await?;
+                let redis = self.reach(redis).await?;
+                Ok(self.redis_url(redis))
+            }
             Contender::Postgres => {
                 self.start_postgres(installed).await?;
-                Ok(self.postgres_url())
+                let postgres = self.reach((Ipv4Addr::LOCALHOST, self.port).into()).await?;
+                Ok(postgres_url(postgres.port()))
             }
             Contender::Etcd => Ok(self.keep_quorum(Quorum::start_etcd().await?)),
             Contender::ZooKeeper => Ok(self.keep_quorum(Quorum::start_zookeeper().await?)),
