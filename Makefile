@@ -9,7 +9,7 @@ CARGO ?= cargo
 # On CI the lock file is law.
 LOCKED := $(if $(CI),--locked)
 
-.PHONY: help test simulation test-coordination faults-cluster faults-proxy faults-times test-generated test-console console-screenshots test-clients test-brokers measure-brokers test-newer-redis test-upgrade test-deps test-deploy test-balancers mutants fuzz bench measure-waiting measure-locks measure-curves soak bench-record demo fmt lint docs
+.PHONY: help test simulation test-coordination faults-cluster faults-proxy faults-times test-generated test-console console-screenshots test-clients test-brokers measure-brokers test-newer-redis test-upgrade test-deps test-deploy test-balancers mutants fuzz bench measure-waiting measure-locks measure-curves measure-languages soak bench-record demo fmt lint docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +114,11 @@ measure-locks: test-deps ## measure what locks cost, beside redis-py and etcd wh
 measure-curves: test-deps ## measure how the cost of a claim grows with live claims, apps, connections, locks, results and batches; needs a quiet machine
 	@$(CARGO) build --quiet --profile dist --workspace --bin oncegate --bin oncegate-load $(LOCKED)
 	@ulimit -n "$$(ulimit -Hn)"; "$${CARGO_TARGET_DIR:-target}/dist/oncegate-load" curves
+
+measure-languages: test-deps ## measure a bare SET NX from five languages, and our clients; needs the network once, and a quiet machine
+	@$(CARGO) build --quiet --profile dist --workspace --bin oncegate --bin oncegate-load $(LOCKED)
+	@load/peers/prepare
+	@"$${CARGO_TARGET_DIR:-target}/dist/oncegate-load" languages
 
 # SOAK="--rounds 12 --only redis" makes it shorter.
 soak: test-deps ## let each engine work for an hour, with faults, and check that nothing that gateway and store use grows

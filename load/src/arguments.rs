@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
-    compare::Measurement, contender::Contender, cores::Cores, curves::Axis, proc::Watched,
+    compare::Measurement, contender::Contender, cores::Cores, curves::Axis, languages::Program, proc::Watched,
     scenario::Scenario, soak,
 };
 
@@ -62,6 +62,8 @@ pub(crate) enum Command {
     Waiting(FigureArgs),
     /// Measure how the cost of a claim grows with live claims, apps, connections, locks, results and batches
     Curves(CurveArgs),
+    /// Measure a bare SET NX in five languages, and `once` of the client in each
+    Languages(LanguageArgs),
     /// Let each engine work for an hour, with faults, and check that what it uses does not grow
     Soak(SoakArgs),
 }
@@ -196,6 +198,30 @@ pub(crate) struct CurveArgs {
     /// Leave out points beyond this value
     #[arg(long, default_value_t = 1_000_000, value_name = "VALUE")]
     pub(crate) most: u64,
+    #[command(flatten)]
+    pub(crate) paths: PathArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct LanguageArgs {
+    /// Only these programs
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "NAMES")]
+    pub(crate) only: Vec<Program>,
+    /// Folder of the programs
+    #[arg(long, value_name = "DIR", default_value = "load/peers")]
+    pub(crate) peers: PathBuf,
+    /// Callers of each program
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub(crate) callers: u64,
+    /// Duration of each measurement, in seconds
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub(crate) seconds: u64,
+    /// Rounds; in each, every program runs once with Redis and once with a gateway
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(crate) rounds: u64,
+    /// Cores of gateway, store and program (generator); see `compare`
+    #[arg(long, value_name = "SHARES")]
+    pub(crate) cores: Option<Cores>,
     #[command(flatten)]
     pub(crate) paths: PathArgs,
 }

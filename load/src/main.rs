@@ -17,6 +17,7 @@ mod failover;
 mod fill;
 mod footprint;
 mod goals;
+mod languages;
 mod ledger;
 mod library;
 mod locks;
@@ -54,7 +55,7 @@ use clap::Parser as _;
 use serde::Serialize;
 
 use crate::{
-    arguments::{Cli, Command, CompareArgs, CurveArgs, FigureArgs, PathArgs, RunArgs, SoakArgs},
+    arguments::{Cli, Command, CompareArgs, CurveArgs, FigureArgs, LanguageArgs, PathArgs, RunArgs, SoakArgs},
     client::Target,
     compare::Comparison,
     locks::{Extent, LONGEST_WAIT, Subject},
@@ -92,6 +93,7 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
         | Command::Locks(_)
         | Command::Waiting(_)
         | Command::Curves(_)
+        | Command::Languages(_)
         | Command::Soak(_) => tokio::runtime::Builder::new_current_thread(),
     };
     let runtime = runtime.enable_all().build().context("cannot start the runtime")?;
@@ -114,6 +116,7 @@ fn dispatch(command: Command) -> anyhow::Result<bool> {
                     Command::Locks(args) => figures(Subject::Locks, args).await,
                     Command::Waiting(args) => figures(Subject::Waiting, args).await,
                     Command::Curves(args) => curves(args).await,
+                    Command::Languages(args) => languages(args).await,
                     Command::Soak(args) => soak(args).await,
                 }
             } => done,
@@ -204,6 +207,25 @@ async fn curves(args: CurveArgs) -> anyhow::Result<bool> {
     let (curves, is_sound) = curves::run(extent).await?;
     publish(&curves, "curves", into, json)?;
     Ok(is_sound)
+}
+
+async fn languages(args: LanguageArgs) -> anyhow::Result<bool> {
+    let PathArgs { gateway, dir, into, json } = args.paths;
+    let cores = args.cores.unwrap_or_default();
+    cores.start_generator()?;
+    let extent = languages::Extent {
+        only: args.only,
+        peers: args.peers,
+        callers: args.callers,
+        measured: Duration::from_secs(args.seconds),
+        rounds: args.rounds,
+        cores,
+        gateway,
+        dir,
+    };
+    let (languages, sound) = languages::run(extent).await?;
+    publish(&languages, "languages", into, json)?;
+    Ok(sound)
 }
 
 async fn soak(args: SoakArgs) -> anyhow::Result<bool> {

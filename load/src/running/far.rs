@@ -1,6 +1,10 @@
 //! The ways to a gateway and from it to its store: TLS, and a network that takes time.
 
-use std::{env, fs, net::SocketAddr, path::PathBuf};
+use std::{
+    env, fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context as _;
 use oncegate_testkit::certificates::Authority;
@@ -76,6 +80,21 @@ impl Running {
         } else {
             format!("redis://{address}")
         }
+    }
+
+    /// Starts a store by a program of ours that serves it on a port.
+    pub(crate) async fn start_stand_in(
+        program: &Path,
+        surroundings: Surroundings,
+        parent: &Path,
+    ) -> anyhow::Result<Self> {
+        let (mut running, listen) = Self::empty(parent)?;
+        running.surroundings = surroundings;
+        let mut command = Command::new(program.canonicalize()?);
+        command.arg(listen.port().to_string());
+        running.spawn("store", command)?;
+        running.wait_until("store", async || TcpStream::connect(listen).await.is_ok()).await?;
+        Ok(running)
     }
 
     /// Returns the address at which a gateway reaches a store: its own, or that of a network in front of it.
