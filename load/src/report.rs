@@ -85,8 +85,9 @@ impl Measured {
         // Not those of this process, which may be limited to some.
         let cores = u64::try_from(proc::cores()?).ok()?;
         let of_pacer = self.cpu_us.iter().filter(|(name, _)| self.pacer_spins && name == "pacer").map(|(_, us)| us);
-        let busy_us = self.machine_us.saturating_sub(of_pacer.sum());
-        Some(ratio(busy_us, cores - u64::from(self.pacer_spins && cores > 1)) / 1e6 / seconds)
+        let of_pacer = of_pacer.sum();
+        let rest_us = ratio(cores, 1) * seconds * 1e6 - ratio(of_pacer, 1);
+        Some(ratio(self.machine_us.saturating_sub(of_pacer), 1) / rest_us).filter(|share| share.is_finite())
     }
 }
 
@@ -312,6 +313,27 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_core_on_which_the_pacer_spins_is_not_busy() {
+        let cores = u64::try_from(proc::cores().expect("no cores")).expect("many cores");
+        let measured = |pacer_us, pacer_spins| Measured {
+            scenario: Scenario::Unique,
+            pacing: Pacing::Open { per_second: 1 },
+            connections: 1,
+            elapsed: Duration::from_secs(1),
+            operations: 1,
+            requests: 1,
+            claims: 1,
+            cpu_us: vec![("pacer".to_owned(), pacer_us)],
+            machine_us: cores * 500_000,
+            pacer_spins,
+        };
+        let share = |pacer_us, spins| measured(pacer_us, spins).busy_share(1.0).expect("no share");
+        assert!((share(400_000, false) - 0.5).abs() < 1e-9, "a pacer that sleeps is a process like others");
+        let of_the_rest = (ratio(cores, 2) - 0.4) / (ratio(cores, 1) - 0.4);
+        assert!((share(400_000, true) - of_the_rest).abs() < 1e-9);
+    }
 
     #[test]
     fn only_the_text_between_the_marks_is_replaced() {
