@@ -29,6 +29,8 @@ pub(crate) enum Contender {
     Webdis,
     /// Lua in nginx with Redis, for claims only.
     Nginx,
+    /// Another service for idempotency with its own durable store, for claims only.
+    Diom,
     /// No gateway: `redis-benchmark` with the command that the engine sends.
     #[value(name = "redis-benchmark")]
     Sets,
@@ -65,7 +67,7 @@ pub(crate) enum Contender {
 }
 
 impl Contender {
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::Noop,
         Self::Memory,
         Self::Disk,
@@ -75,6 +77,7 @@ impl Contender {
         Self::Library,
         Self::Webdis,
         Self::Nginx,
+        Self::Diom,
         Self::Sets,
         Self::PipelinedSets,
         Self::Postgres,
@@ -97,6 +100,7 @@ impl Contender {
     pub(crate) fn dialect(self) -> Dialect {
         match self {
             Self::Webdis => Dialect::Webdis,
+            Self::Diom => Dialect::Diom,
             Self::Upstream | Self::ProxyUnprotected | Self::ProxyNginx => Dialect::Forwarding,
             _ => Dialect::Gateway,
         }
@@ -119,7 +123,7 @@ impl Contender {
             Self::Sets | Self::PipelinedSets | Self::Pgbench | Self::EtcdPuts | Self::ZooKeeperCreates => {
                 scenario == Scenario::Unique
             }
-            Self::Library | Self::Webdis | Self::Nginx => {
+            Self::Library | Self::Webdis | Self::Nginx | Self::Diom => {
                 matches!(scenario, Scenario::Unique | Scenario::RunningStorm)
             }
             _ => true,
@@ -139,6 +143,7 @@ impl fmt::Display for Contender {
             Self::Library => "library on the cluster",
             Self::Webdis => "webdis",
             Self::Nginx => "nginx with Lua",
+            Self::Diom => "Diom",
             Self::Sets => "redis-benchmark",
             Self::PipelinedSets => "redis-benchmark -P 16",
             Self::Postgres => "postgres",
@@ -164,6 +169,7 @@ pub(crate) struct Installed {
     pub(crate) redis_tools: Option<Tools>,
     pub(crate) webdis: Option<PathBuf>,
     pub(crate) nginx: Option<PathBuf>,
+    pub(crate) diom: Option<PathBuf>,
     /// Folder of nginx's modules, if the one for Lua is among them.
     pub(crate) nginx_modules: Option<PathBuf>,
     pub(crate) postgres: Option<Programs>,
@@ -199,6 +205,7 @@ impl Installed {
             webdis,
             nginx,
             nginx_modules,
+            diom: find_program("diom-server"),
             postgres: Programs::find(),
         })
     }
@@ -229,6 +236,7 @@ impl Installed {
                 .and(self.nginx_modules.as_ref())
                 .is_none()
                 .then_some("nginx with its Lua module and libraries is not installed")),
+            Contender::Diom => self.diom.is_none().then_some("diom-server is not on PATH"),
             Contender::Postgres | Contender::Pgbench => {
                 self.postgres.is_none().then_some("PostgreSQL with its pgbench is not installed")
             }

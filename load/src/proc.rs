@@ -217,7 +217,7 @@ mod tests {
         let rest = Watched::generator().without(&pacer);
         let (process, parts) =
             (Watched::generator().cpu_us(), rest.cpu_us().expect("none") + pacer.cpu_us().expect("none"));
-        // Other tests run meanwhile, in threads of this process.
+        // Other tests run at the same time, in threads of this process.
         assert!(process.expect("none") <= parts && rest.cpu_us().is_ok());
     }
 

@@ -1,6 +1,7 @@
 //! Processes of a contender: started on free loopback ports with their data in a temporary directory, and killed when
 //! dropped.
 
+mod diom;
 mod far;
 mod gateways;
 mod proxied;
@@ -119,6 +120,10 @@ impl Running {
             }
             Contender::Nginx => {
                 running.start_lua(installed, listen).await?;
+                return Ok(running);
+            }
+            Contender::Diom => {
+                running.start_diom(installed, listen).await?;
                 return Ok(running);
             }
             Contender::Pgbench => {

@@ -10,7 +10,7 @@ use crate::{
     pace::Slot,
     recorder::{Label, Recorder},
     sizes::Sizes,
-    wire::{self, BatchReply, CommandReply, Dialect, Reply, Terms},
+    wire::{self, BatchReply, CommandReply, Dialect, Reply, StartReply, Terms},
 };
 
 /// Keys claimed at the same time in a hot run …
@@ -264,7 +264,7 @@ impl Stage {
     }
 
     async fn claim<'a>(&self, connection: &'a mut Connection, order: u64, due: Instant) -> Claimed<'a> {
-        if self.dialect == Dialect::Webdis {
+        if matches!(self.dialect, Dialect::Webdis | Dialect::Diom) {
             return self.command(connection, order, due).await;
         }
         let answered = connection.post("/v1/claims", &self.terms.claim(order)).await;
@@ -287,16 +287,20 @@ impl Stage {
         }
     }
 
-    /// Claims by a Redis command.
+    /// Claims by a Redis command, or as a caller of Diom.
     async fn command<'a>(&self, connection: &'a mut Connection, order: u64, due: Instant) -> Claimed<'a> {
         let (command, attempt) = self.terms.command(order);
-        let answered = connection.post("/", &command).await;
-        match self.read::<CommandReply>("claim", answered, due, 1) {
+        let granted = if self.dialect == Dialect::Webdis {
+            let answered = connection.post("/", &command).await;
+            self.read("claim", answered, due, 1).map(|(_, reply): (_, CommandReply)| reply.is_grant())
+        } else {
+            let answered = connection.post("/api/v1.idempotency.start", &self.terms.start(order)).await;
+            self.read("claim", answered, due, 1).map(|(_, reply)| matches!(reply, StartReply::Started))
+        };
+        match granted {
             None => Claimed::Unclear,
-            Some((_, reply)) if reply.is_grant() => {
-                Claimed::Granted { attempt, global_id: self.terms.global_id(order) }
-            }
-            Some(_) => Claimed::Duplicate(Reply { state: Some("in_progress"), ..Reply::default() }),
+            Some(true) => Claimed::Granted { attempt, global_id: self.terms.global_id(order) },
+            Some(false) => Claimed::Duplicate(Reply { state: Some("in_progress"), ..Reply::default() }),
         }
     }
 

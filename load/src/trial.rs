@@ -251,7 +251,7 @@ mod tests {
     #[tokio::test]
     async fn the_peers_decide_like_a_gateway() {
         let mut bench = Bench::new(Installed::find(None).expect("no place"), None, Duration::from_secs(1), 1);
-        for contender in [Contender::Webdis, Contender::Nginx] {
+        for contender in [Contender::Webdis, Contender::Nginx, Contender::Diom] {
             if let Some(lack) = bench.installed.lacks(contender) {
                 report::say(&format!("SKIPPED {contender}: {lack}"));
                 continue;

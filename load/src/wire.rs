@@ -53,6 +53,8 @@ pub(crate) enum Dialect {
     Gateway,
     /// Redis command over HTTP: the caller computes key and value, including the attempt.
     Webdis,
+    /// HTTP API of Diom: the caller computes the key, and there is no attempt.
+    Diom,
     /// Requests are forwarded as they are, and repeats too.
     Forwarding,
 }
@@ -126,6 +128,11 @@ impl Terms {
         // A dot or a slash has a special meaning there.
         let value = self.value(order, &attempt).replace('.', "%2e");
         (format!("SET/{}/{value}/NX/GET/PX/300000", self.key(&self.global_id(order))), attempt)
+    }
+
+    /// Returns the same claim as a request to Diom.
+    pub(crate) fn start(&self, order: u64) -> String {
+        format!(r#"{{"key":"{}","lock_period_ms":300000}}"#, self.global_id(order))
     }
 
     /// Returns the key of a claim in the gateway's Redis engine.
@@ -229,6 +236,14 @@ impl CommandReply {
     }
 }
 
+/// State of the key in Diom, before the request.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub(crate) enum StartReply {
+    Started,
+    Locked,
+}
+
 #[derive(Debug, Deserialize)]
 pub(crate) struct BatchReply<'a> {
     #[serde(borrow)]
@@ -260,6 +275,16 @@ mod tests {
         assert_eq!(is_grant(r#"{"SET":"1-1 1p c={}"}"#), Some(false));
         assert_eq!(is_grant(r#"{"SET":[false,"OOM"]}"#), None);
         assert_eq!(is_grant("{}"), None);
+    }
+
+    #[test]
+    fn diom_grants_what_it_has_started() {
+        let started = |said: &str| matches!(serde_json::from_str(said), Ok(StartReply::Started));
+        assert!(started(r#"{"status":"started"}"#));
+        assert!(!started(r#"{"status":"locked"}"#));
+        assert!(serde_json::from_str::<StartReply>(r#"{"status":"completed","data":{"response":[]}}"#).is_err());
+        let request: Value = serde_json::from_str(&terms_of_run_r().start(7)).expect("not JSON");
+        assert_eq!(request["key"], terms_of_run_r().global_id(7));
     }
 
     #[test]
