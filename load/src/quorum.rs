@@ -1,5 +1,5 @@
 //! Stores that keep each claim on three servers, etcd and ZooKeeper, and the same work by their own tools: etcd's
-//! `benchmark put`, and programs with ZooKeeper's Java client. `scripts/build-peers` builds the tools.
+//! `benchmark put`, and programs with ZooKeeper's Java client. `load/peers/prepare` builds the tools.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,7 +18,7 @@ use crate::{
     trial::{Bench, Trial},
 };
 
-/// Folder of what `scripts/build-peers` builds.
+/// Folder of what `load/peers/prepare` builds.
 const PEERS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/peers");
 
 /// Programs in Java, which `java` compiles when it starts them.
@@ -154,7 +154,7 @@ pub(crate) fn lacks_etcd() -> Option<&'static str> {
 }
 
 pub(crate) fn lacks_benchmark() -> Option<&'static str> {
-    (!Path::new(PEERS).join("etcd-benchmark").is_file()).then_some("its tool is not built: run scripts/build-peers")
+    (!Path::new(PEERS).join("etcd-benchmark").is_file()).then_some("its tool is not built: run load/peers/prepare")
 }
 
 pub(crate) fn lacks_zookeeper() -> Option<&'static str> {
@@ -163,7 +163,7 @@ pub(crate) fn lacks_zookeeper() -> Option<&'static str> {
 }
 
 pub(crate) fn lacks_jars() -> Option<&'static str> {
-    (!jars().is_dir()).then_some("its jars are not there: run scripts/build-peers")
+    (!jars().is_dir()).then_some("its jars are not there: run load/peers/prepare")
 }
 
 fn jars() -> PathBuf {

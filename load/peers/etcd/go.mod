@@ -1,4 +1,4 @@
-// etcd's own load generator, for `scripts/install-peers`.
+// etcd's own load generator, for load/peers/prepare.
 module etcd-benchmark
 
 go 1.26.0
