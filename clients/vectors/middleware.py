@@ -125,7 +125,8 @@ def framed(body, framing):
         at += size
         pieces.append((b"%x\r\n%s\r\n" % (len(part), part), len(part)))
     trailers = "".join(f"{name}: {value}\r\n" for name, value in framing.get("trailers", []))
-    return [(b"Transfer-Encoding", b"chunked")], [*pieces, (f"0\r\n{trailers}\r\n".encode(), 0)]
+    last = framing.get("then", f"0\r\n{trailers}\r\n")
+    return [(b"Transfer-Encoding", b"chunked")], [*pieces, (last.encode(), 0)]
 
 
 def sent_before(pieces, cut):

@@ -162,7 +162,9 @@ public final class IdempotencyWebFilter implements WebFilter, SmartLifecycle {
                         bytes ->
                                 new Body(
                                         bytes,
-                                        isCut(bytes, declared, head) ? Problem.incomplete() : null))
+                                        isCut(bytes, declared, head, exchange)
+                                                ? Problem.incomplete()
+                                                : null))
                 .onErrorResume(this::unreadable)
                 .flatMap(
                         body ->
@@ -171,8 +173,10 @@ public final class IdempotencyWebFilter implements WebFilter, SmartLifecycle {
                                         : settle(engine.refuse(body.problem()), exchange, chain));
     }
 
-    private static boolean isCut(byte[] bytes, long declared, ReactiveHead head) {
-        return bytes.length < declared && !head.isCompressed();
+    private static boolean isCut(
+            byte[] bytes, long declared, ReactiveHead head, ServerWebExchange exchange) {
+        return (bytes.length < declared && !head.isCompressed())
+                || RefusedUploads.isAnswered(exchange.getResponse());
     }
 
     /** A body that was read, or the reason why it cannot be taken. */
