@@ -668,7 +668,7 @@ func (s *script) start(at int, kind string) string {
 		return "http://" + strings.Repeat("a", 64) + ".invalid:80"
 	}
 	if kind == "refused" {
-		// Nobody listens there. The port of a listener that is closed may be given to another case.
+		// There is no listener. The port of a listener that is closed may be given to another case.
 		return "http://127.0.0.1:1"
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -144,7 +144,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_parser = time, value_name = "TIME", conflicts_with_all = ["targets", "scenario", "live"])]
     pub(crate) network: Option<Duration>,
     /// Cores of each process, such as gateway=0-3,store=4,network=4,generator=5,pacer=6. The pacer knows when
-    /// operations are due; on a core of its own it spins
+    /// operations are due; on a separate core it spins
     #[arg(long, value_name = "SHARES")]
     pub(crate) cores: Option<Cores>,
     #[command(flatten)]

@@ -13,7 +13,7 @@ pub(crate) enum Role {
     /// The network between them.
     Network,
     Generator,
-    /// The thread of the generator that knows when operations are due. On a core of its own it spins.
+    /// The thread of the generator that knows when operations are due. On a separate core it spins.
     Pacer,
 }
 
@@ -87,7 +87,7 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// Leaves the limit in force.
+    /// Leaves the limit as it is.
     pub(crate) fn keep(self) {
         std::mem::forget(self);
     }

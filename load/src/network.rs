@@ -77,7 +77,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
             };
             line.bytes -= piece.len();
             if to.write_all(&piece).is_err() {
-                // The sender must see that nobody receives.
+                // The sender must see that there is no receiver.
                 let _ = from.shutdown(Shutdown::Both);
                 return;
             }

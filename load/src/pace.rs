@@ -74,7 +74,7 @@ impl Pace {
             // A separate thread: the runtime's timer has a resolution of a millisecond, this one about fifty
             // microseconds.
             thread::spawn(move || {
-                // Fails only if nobody wants to know.
+                // Fails only if there is no receiver.
                 let _ = tell.send(Watched::pacer());
                 release(&due, starts, per_second, slots, takers, spins);
                 // An error is the end of the pace.
@@ -163,7 +163,7 @@ mod tests {
             numbers.push(slot.number);
         }
         assert_eq!(numbers, (0..100).collect::<Vec<_>>());
-        assert!(pace.next().await.is_none(), "the second taker waits for ever");
+        assert!(pace.next().await.is_none(), "the second taker waits without end");
         let share = pace.pacer().expect("no pacer").cpu_us();
         assert!(share.is_ok(), "its CPU time is gone: {share:?}");
     }

@@ -69,7 +69,7 @@ export class Script {
 
   private async server(at: number, kind: string): Promise<string> {
     if (kind === "unresolvable") return `http://${"a".repeat(64)}.invalid:80`;
-    // Nobody listens there. The port of a server that is closed may be given to another case.
+    // There is no listener. The port of a server that is closed may be given to another case.
     if (kind === "refused") return "http://127.0.0.1:1";
     const server = net.createServer((socket) => {
       this.sockets.add(socket);

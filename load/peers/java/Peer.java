@@ -84,7 +84,7 @@ final class Peer {
         }
         System.out.println("repeated " + repeated + " " + again);
         System.in.readAllBytes();
-        // The library has threads of its own.
+        // The library has its own threads.
         System.exit(0);
     }
 }

@@ -64,7 +64,7 @@ impl Stream {
             Self::Plain(tcp) => {
                 matches!(tcp.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
             }
-            // Through the layer of TLS: what it has received may be a message of its own.
+            // Through the layer of TLS: what it has received may be a message for itself.
             Self::Tls(tls) => {
                 let (mut context, mut byte) = (Context::from_waker(Waker::noop()), [0]);
                 Pin::new(tls).poll_read(&mut context, &mut ReadBuf::new(&mut byte)).is_pending()

@@ -46,7 +46,7 @@ pub(super) enum Peer {
     /// A Python with redis-py, on the Redis of the gateways.
     RedisPy(PathBuf),
     /// An etcd of one member in memory, to compare it with Redis.
-    EtcdOfOne(Running),
+    EtcdOfOne(Box<Running>),
     /// On the etcd of the gateways.
     Etcd,
     /// On the ZooKeeper of the gateways.
@@ -69,7 +69,7 @@ impl Peer {
         }
     }
 
-    /// Finds a lock; `None` if it is not installed. A store of its own is started in memory if there is such a file system, otherwise
+    /// Finds a lock; `None` if it is not installed. A store for it alone is started in memory if there is such a file system, otherwise
     /// with its data in `parent`.
     pub(super) async fn find(name: &str, parent: &Path) -> anyhow::Result<Option<Self>> {
         match name {
@@ -81,7 +81,7 @@ impl Peer {
                 let in_memory = Path::new(IN_MEMORY);
                 Running::start_etcd(if in_memory.is_dir() { in_memory } else { parent })
                     .await
-                    .map(|it| Some(Self::EtcdOfOne(it)))
+                    .map(|it| Some(Self::EtcdOfOne(Box::new(it))))
             }
         }
     }

@@ -82,7 +82,7 @@ pub(super) fn figures(
     for (name, rate) in peers {
         let what = format!("hand-overs/s, {waiters} callers at two gateways, {engine}, to {name}'s lock");
         targets.push(at_least(&what, over(own, Some(rate)), wanted(engine, name, waiters)));
-        note += &format!("; {name}'s lock {}", whole(Some(rate)));
+        note = format!("{note}; {name}'s lock {}", whole(Some(rate)));
     }
     let per = |what: &str| format!("store calls for each {what}, {engine}");
     targets.push(at_most(&per(&format!("grant of a lock, {waiters} callers")), calls, 4.0));

@@ -237,9 +237,7 @@ impl Queue {
         let mut known = self.take_known();
         let deadline = batch.iter().map(|pending| pending.deadline).max().unwrap_or(POLL);
         let started = self.clock.monotonic();
-        if let Some(pause) = self.gives_way(known.as_ref(), &batch, started) {
-            sleep(pause).await;
-        }
+        self.give_way(known.as_ref(), &batch).await;
         for tries in 0..TRIES_MAX {
             if tries > 0 && tries.is_multiple_of(TRIES_IN_A_ROW) {
                 sleep(jittered(Duration::ZERO, SPREAD, self.entropy.bits())).await;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use oncegate_core::lock::{LockRecord, TICKET_LEASE};
+use tokio::time::sleep;
 
 use super::super::actions::Pending;
 use super::super::known::Known;
@@ -56,14 +57,16 @@ impl Turns {
 }
 
 impl Queue {
-    /// Returns how long new requests wait, so that another gateway can get a lock that this one has just freed.
-    pub(super) fn gives_way(&self, known: Option<&Known>, batch: &[Pending], now: Duration) -> Option<Duration> {
-        let known = known.filter(|known| known.record.holds.is_empty())?;
-        if !batch.iter().all(|pending| pending.action.is_acquisition()) {
-            return None;
+    /// Lets new requests wait, so that another gateway can get a lock that this one has just freed.
+    pub(super) async fn give_way(&self, known: Option<&Known>, batch: &[Pending]) {
+        let Some(known) = known.filter(|known| known.record.holds.is_empty()) else { return };
+        if batch.iter().all(|pending| pending.action.is_acquisition()) {
+            let free_until = self.inbox().turns.free_until(known.at).unwrap_or_default();
+            let pause = free_until.saturating_sub(self.clock.monotonic());
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
         }
-        let free_until = self.inbox().turns.free_until(known.at)?;
-        Some(free_until.saturating_sub(now)).filter(|pause| !pause.is_zero())
     }
 }
 
