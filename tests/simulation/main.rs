@@ -201,12 +201,14 @@ fn promises_of_locks_hold_while_everything_is_wrong() {
     LOCKS.assert_promises(0..12, OPERATIONS_OF_LOCKS);
 }
 
+/// Some kinds are rare in a single world.
 #[test]
-fn a_world_of_locks_meets_every_kind_of_answer() {
-    let tally = LOCKS.run(3, OPERATIONS_OF_LOCKS).tally;
+fn worlds_of_locks_meet_every_kind_of_answer() {
+    let tallies: Vec<_> = (0..4).map(|seed| LOCKS.run(seed, OPERATIONS_OF_LOCKS).tally).collect();
     let kinds = ["granted", "repeated", "held", "upgrade refused", "released", "not held", "renewed"];
     for kind in kinds.into_iter().chain(["unknown", "refused"]) {
-        assert!(tally.get(&("lock", kind)).is_some_and(|count| *count >= 5), "{kind:?}: {tally:?}");
+        let met: u64 = tallies.iter().filter_map(|tally| tally.get(&("lock", kind))).sum();
+        assert!(met >= 5, "{kind:?}: {tallies:?}");
     }
 }
 
