@@ -188,6 +188,23 @@ describe("express", () => {
     assert.deepEqual([(await put()).status, (await put()).headers.get("idempotent-replayed"), runs], [201, "true", 3]);
   });
 
+  test("what is written after the end is an error, and not sent before the end", async () => {
+    const gateway = new MemoryGateway();
+    const errors: Any[] = [];
+    const app = express().post("/orders", onExpress(orders(gateway)), (_request, response) => {
+      response.on("error", (error) => errors.push(error));
+      response.end("a");
+      response.write("b", (error) => errors.push(error));
+    });
+    const post = await serve(app);
+    for (const _ of "12") assert.equal(await (await post("k-1")).text(), "a");
+    assert.deepEqual(
+      errors.map(({ code }) => code),
+      ["ERR_STREAM_WRITE_AFTER_END", "ERR_STREAM_WRITE_AFTER_END"],
+    );
+    assert.equal(gateway.claims[0]?.state, "succeeded");
+  });
+
   test("an error after the response was ended changes neither response nor outcome", async () => {
     const gateway = new MemoryGateway();
     const client = gateway.client();

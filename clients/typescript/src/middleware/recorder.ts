@@ -43,6 +43,8 @@ export class Recorder {
   /** Calls that are held back until the report: those that complete the response, in order. */
   private held: (() => void)[] | null = null;
   private isEnded = false;
+  /** The end has passed. */
+  private isPassed = false;
   private readonly write: (...args: unknown[]) => boolean;
   private readonly end: (...args: unknown[]) => unknown;
   private readonly writeHead: (...args: unknown[]) => unknown;
@@ -131,7 +133,7 @@ export class Recorder {
   private onWrite(piece: unknown, rest: unknown[]): boolean {
     const { guard } = this;
     const done = rest.find((each) => typeof each === "function") as Done;
-    if (this.isEnded) return this.write(piece, ...rest);
+    if (this.isEnded) return this.onLateWrite(piece, rest);
     const bytes = bytesOf(piece, rest[0]);
     this.head();
     this.exchange.data(bytes);
@@ -145,6 +147,15 @@ export class Recorder {
     const isTaken = this.pass(bytes, done);
     if (!isTaken) guard.stalled();
     return isTaken;
+  }
+
+  /** A write after the end is an error of the handler. Node.js says so, once the end has passed: it must not come before that. */
+  private onLateWrite(piece: unknown, rest: unknown[]): boolean {
+    if (this.isPassed) return this.write(piece, ...rest);
+    this.hold(() => {
+      if (!this.guard.isGone) this.write(piece, ...rest);
+    });
+    return false;
   }
 
   /** Errors of sending are kept from the handler. */
@@ -194,6 +205,7 @@ export class Recorder {
     try {
       // Its caller would wait for the rest.
       if (declared !== null && written < declared) throw new Error(`the body has ${written} bytes, and declares ${declared}`);
+      this.isPassed = this.isEnded;
       for (const call of calls) call();
     } catch (error) {
       // Also what Node.js refuses to send, such as trailers beside a length. The handler has returned: nothing takes the error.
