@@ -4,7 +4,6 @@ import jakarta.servlet.ServletOutputStream;
 import jakarta.servlet.WriteListener;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
-import java.io.PrintWriter;
 
 /**
  * The body of a response. A response in one piece waits for the report as a whole. Otherwise the
@@ -132,14 +131,14 @@ final class RecordedOutput extends ServletOutputStream {
     }
 
     /** Reports, then sends the end. */
-    void finish(PrintWriter writer) throws IOException {
+    void finish(RecordedWriter text) throws IOException {
         if (finished || finishing) {
             return;
         }
         finishing = true;
-        if (writer != null) {
+        if (text != null) {
             // Its remaining bytes go to this stream.
-            writer.flush();
+            text.encode();
         }
         sendHead();
         response.recordTrailers();

@@ -7,7 +7,6 @@ import jakarta.servlet.http.Cookie;
 import jakarta.servlet.http.HttpServletResponse;
 import jakarta.servlet.http.HttpServletResponseWrapper;
 import java.io.IOException;
-import java.io.OutputStreamWriter;
 import java.io.PrintWriter;
 import java.nio.charset.Charset;
 import java.util.LinkedHashMap;
@@ -23,7 +22,9 @@ final class RecordedResponse extends HttpServletResponseWrapper {
     private final Exchange exchange;
     private final boolean takesTrailers;
     private final RecordedOutput output;
+    private final RecordedWriter text;
     private PrintWriter writer;
+    private boolean usesWriter;
     private boolean usesStream;
     private Supplier<Map<String, String>> trailers;
 
@@ -32,11 +33,12 @@ final class RecordedResponse extends HttpServletResponseWrapper {
         this.exchange = exchange;
         this.takesTrailers = takesTrailers;
         output = new RecordedOutput(this, exchange);
+        text = new RecordedWriter(this, output);
     }
 
     /** Reports the response, and sends its end. */
     void finish() throws IOException {
-        output.finish(writer);
+        output.finish(text);
     }
 
     boolean isGone() {
@@ -64,7 +66,7 @@ final class RecordedResponse extends HttpServletResponseWrapper {
 
     @Override
     public ServletOutputStream getOutputStream() {
-        if (writer != null) {
+        if (usesWriter) {
             throw new IllegalStateException("getWriter() was called for this response");
         }
         usesStream = true;
@@ -73,23 +75,23 @@ final class RecordedResponse extends HttpServletResponseWrapper {
 
     @Override
     public PrintWriter getWriter() throws IOException {
-        if (writer == null) {
-            if (usesStream) {
-                throw new IllegalStateException("getOutputStream() was called for this response");
-            }
+        if (usesStream) {
+            throw new IllegalStateException("getOutputStream() was called for this response");
+        }
+        if (!usesWriter) {
+            usesWriter = true;
             // As containers do: the field names the charset that is used.
             setCharacterEncoding(getCharacterEncoding());
-            writer = new PrintWriter(new OutputStreamWriter(output, getCharacterEncoding()));
+        }
+        if (writer == null) {
+            writer = new PrintWriter(text);
         }
         return writer;
     }
 
     @Override
     public void flushBuffer() throws IOException {
-        if (writer != null) {
-            writer.flush();
-        }
-        output.flush();
+        text.flush();
     }
 
     @Override
@@ -109,30 +111,35 @@ final class RecordedResponse extends HttpServletResponseWrapper {
 
     @Override
     public void resetBuffer() {
-        output.reset();
+        resetBody();
         super.resetBuffer();
     }
 
     @Override
     public void reset() {
-        output.reset();
+        resetBody();
         exchange.run().resetFields();
-        writer = null;
+        usesWriter = false;
         usesStream = false;
         super.reset();
         exchange.sayDegraded((HttpServletResponse) getResponse());
     }
 
+    private void resetBody() {
+        output.reset();
+        text.reset();
+    }
+
     @Override
     public void sendError(int status) throws IOException {
-        output.reset();
+        resetBody();
         exchange.errorSent();
         super.sendError(status);
     }
 
     @Override
     public void sendError(int status, String message) throws IOException {
-        output.reset();
+        resetBody();
         exchange.errorSent();
         super.sendError(status, message);
     }
@@ -193,8 +200,8 @@ final class RecordedResponse extends HttpServletResponseWrapper {
             }
         }
         if (output.isHeadSent()) {
-            // Too late, as for the container.
-            return Run.isOwn(name);
+            // Too late, as for the container. An outer layer that buffers would still take it.
+            return true;
         }
         if (exchange.run().takes(name, List.of(value == null ? "" : value), isAdded)) {
             return true;
@@ -204,27 +211,47 @@ final class RecordedResponse extends HttpServletResponseWrapper {
     }
 
     @Override
+    public void setStatus(int status) {
+        if (!output.isHeadSent()) {
+            super.setStatus(status);
+        }
+    }
+
+    @Override
     public void setDateHeader(String name, long date) {
-        exchange.touch(name);
-        super.setDateHeader(name, date);
+        if (touches(name)) {
+            super.setDateHeader(name, date);
+        }
     }
 
     @Override
     public void addDateHeader(String name, long date) {
-        exchange.touch(name);
-        super.addDateHeader(name, date);
+        if (touches(name)) {
+            super.addDateHeader(name, date);
+        }
     }
 
     @Override
     public void setContentType(String type) {
-        exchange.touch(CONTENT_TYPE);
-        super.setContentType(type);
+        if (touches(CONTENT_TYPE)) {
+            super.setContentType(type);
+        }
     }
 
     @Override
     public void setCharacterEncoding(String charset) {
-        exchange.touch(CONTENT_TYPE);
-        super.setCharacterEncoding(charset);
+        if (touches(CONTENT_TYPE)) {
+            super.setCharacterEncoding(charset);
+        }
+    }
+
+    /** Returns true if a field can still be set, which the handler does now. */
+    private boolean touches(String name) {
+        if (output.isHeadSent()) {
+            return false;
+        }
+        exchange.touch(name);
+        return true;
     }
 
     /** Overrides a method of Servlet 6.1. */
@@ -234,8 +261,9 @@ final class RecordedResponse extends HttpServletResponseWrapper {
 
     @Override
     public void addCookie(Cookie cookie) {
-        exchange.touch("Set-Cookie");
-        super.addCookie(cookie);
+        if (touches("Set-Cookie")) {
+            super.addCookie(cookie);
+        }
     }
 
     @Override
@@ -255,6 +283,9 @@ final class RecordedResponse extends HttpServletResponseWrapper {
 
     @Override
     public void setLocale(Locale locale) {
+        if (output.isHeadSent()) {
+            return;
+        }
         super.setLocale(locale);
         if (!isCommitted() && locale != null) {
             exchange.touch(CONTENT_TYPE);
