@@ -14,6 +14,7 @@ from .._grant import set_current
 from ..aio import AsyncClient, AsyncGrant
 from ..middleware.asyncio_run import Outlet, keep_running, log_end
 from ..middleware.engine import Engine
+from ..middleware.fields import WITHOUT_BODY
 from ..middleware.recorder import Recorder
 
 
@@ -88,15 +89,23 @@ class AsyncRun:
             return
         content = Content(response)
         response.streaming_content = self._sent()
-        self._response.set_result(response)
+        # Without a body the head is the whole response: it waits for the report.
+        has_body = response.status_code not in WITHOUT_BODY
+        if has_body:
+            self._response.set_result(response)
         try:
             async for piece in content.pieces():
+                if not has_body:
+                    continue
                 piece = self._recorder.add(piece)
                 if self._recorder.is_filled and not self._is_reported:
                     await self._report(None, complete=True)
                 await self._outlet.put(piece, len(piece))
         finally:
             await sync_to_async(content.close)()
+        if not has_body:
+            await self._report(None, complete=True)
+            self._response.set_result(response)
 
     async def _report(self, error: BaseException | None, *, complete: bool) -> None:
         if not self._is_reported:

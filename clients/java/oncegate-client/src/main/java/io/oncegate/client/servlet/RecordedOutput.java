@@ -105,6 +105,11 @@ final class RecordedOutput extends ServletOutputStream {
         if (finished || finishing) {
             return;
         }
+        if (hasNoBody()) {
+            // The head is the whole response, which waits for the report.
+            sendHead();
+            return;
+        }
         if (isFull() && written > 0) {
             finish(null);
         } else {

@@ -89,12 +89,18 @@ final class RecordedHttpResponse extends ServerHttpResponseDecorator {
                         Mono.defer(
                                 () -> {
                                     long declared = getDelegate().getHeaders().getContentLength();
-                                    var relay = new Relay(run, body, declared);
+                                    var relay = new Relay(run, body, declared, hasBody());
                                     // The caller may go: the handler's body is read to its end.
                                     Mono<Void> written = write.with(relay.toCaller());
                                     return relay.read()
                                             .and(written.onErrorResume(relay::callerGone));
                                 }));
+    }
+
+    private boolean hasBody() {
+        HttpStatusCode status = getStatusCode();
+        int code = status == null ? 200 : status.value();
+        return code != 204 && code != 205 && code != 304;
     }
 
     /** Records the head, which goes out now. */

@@ -21,6 +21,7 @@ final class Relay {
     private final Run run;
     private final Flux<? extends DataBuffer> body;
     private final long declared;
+    private final boolean hasBody;
     private final Sinks.Many<DataBuffer> toCaller = Sinks.many().unicast().onBackpressureBuffer();
     private final Sinks.Empty<Void> end = Sinks.empty();
     private Reader reader;
@@ -28,10 +29,17 @@ final class Relay {
     private DataBuffer last;
     private volatile boolean gone;
 
-    Relay(Run run, Flux<? extends DataBuffer> body, long declared) {
+    /**
+     * A relay.
+     *
+     * @param hasBody false if the head alone is the response: it waits for the report, and what the
+     *     handler sends after it is dropped
+     */
+    Relay(Run run, Flux<? extends DataBuffer> body, long declared, boolean hasBody) {
         this.run = run;
         this.body = body;
-        this.declared = declared;
+        this.declared = hasBody ? declared : -1;
+        this.hasBody = hasBody;
     }
 
     /** Returns the body for the caller. */
@@ -90,6 +98,11 @@ final class Relay {
 
         @Override
         protected void hookOnNext(DataBuffer buffer) {
+            if (!hasBody) {
+                DataBufferUtils.release(buffer);
+                request(1);
+                return;
+            }
             byte[] bytes = new byte[buffer.readableByteCount()];
             buffer.toByteBuffer(ByteBuffer.wrap(bytes));
             run.body(bytes, 0, bytes.length);
