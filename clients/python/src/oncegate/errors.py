@@ -24,7 +24,7 @@ class Cause:
 
     @property
     def may_have_acted(self) -> bool:
-        """The call may have had an effect. A gateway that is overloaded or draining has not started it, and what came too late was released."""
+        """The call may have had an effect. One that is overloaded or draining has not started it, and what came too late was released."""
         if self.kind == "answer":
             return self.status == 500 or self.code == "outcome_unknown"
         return self.kind not in ("dns", "refused", "tls", "too_late")
