@@ -58,6 +58,7 @@ class Transport(Forgetful):
 
     def start(self, flow: Flow[None]) -> None:
         """Runs a flow that gives a grant back in the background, unless there are too many of them."""
+        self.own()
         if self._behind.acquire(blocking=False):
             self.renewals.start(_until_ended(flow, self._behind), lambda: False)
 
