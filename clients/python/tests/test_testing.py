@@ -290,3 +290,17 @@ def test_a_scope_of_anyio_waits_for_the_report_without_turning(oncegate: MemoryG
     asyncio.run(main())
     assert [claim.state for claim in oncegate.claims] == ["unknown"]
     assert waits < 5
+
+
+def test_a_grant_whose_answer_was_lost_is_given_back() -> None:
+    gateway = MemoryGateway()
+    client = gateway.client(timeout=0.2, claim_within=0.001)
+    gateway.fail_next(how="timeout")
+    with pytest.raises(Unavailable) as lost:
+        client.once("order.submit", {"order_id": "A-1001"}, lambda _: pytest.fail("it ran"), on_lease_end="unknown")
+    assert lost.value.may_have_acted
+    for _ in range(1000):
+        if not gateway.claims:
+            break
+        time.sleep(0.02)
+    assert not gateway.claims

@@ -113,7 +113,7 @@ class Claims:
             "global_id": global_id,
             "state": claim.state,
             "timestamp": int(claim.claimed_at * 1_000_000),
-            "attempt_hash": hashlib.sha256(claim.nonce.encode()).hexdigest()[:8],
+            "attempt_hash": hashlib.sha256(claim.attempt.encode()).hexdigest()[:8],
             "claimed_at": instant(claim.claimed_at),
             "expires_at": instant(claim.ends),
         }
