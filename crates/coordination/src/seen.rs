@@ -100,4 +100,15 @@ mod tests {
         seen.forget(&key(1));
         assert_eq!(seen.get(&key(1)), None);
     }
+
+    #[test]
+    fn a_value_is_forgotten_also_among_the_older_ones() {
+        let seen = Seen::default();
+        for number in 0..=VALUES_MAX / 2 {
+            seen.remember(&key(number), found(1));
+        }
+        assert!(seen.get(&key(0)).is_some(), "it is older than the newest, and remembered");
+        seen.forget(&key(0));
+        assert_eq!(seen.get(&key(0)), None);
+    }
 }

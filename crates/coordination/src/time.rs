@@ -173,6 +173,16 @@ mod tests {
     }
 
     #[test]
+    fn the_latest_time_does_not_go_back_when_the_clock_is_read_again() {
+        let own = Arc::new(ManualClock::at(Timestamp::default()));
+        let time = StoreTime::new(own.clone());
+        time.observe(at(1000), time.monotonic());
+        own.advance(100 * MS);
+        assert_eq!(time.now().latest, at(1600));
+        assert_eq!(time.observe(at(1001), time.monotonic()), Time { clock: at(1001), latest: at(1600) });
+    }
+
+    #[test]
     fn what_is_left_is_never_more_than_was_granted_or_than_is_sure() {
         let now = Time { clock: at(1000), latest: at(1500) };
         assert_eq!(now.left(at(1800), 1_000_000), 300 * MS);
