@@ -739,6 +739,7 @@ fn all_holders_name_the_same_limit_until_the_lock_is_free() {
     assert_eq!(lock.permit("a", 3), AcquireResponse::NonceReused);
     assert_eq!(lock.acquire("a", Shared), AcquireResponse::NonceReused);
     lock.released("a");
+    assert_eq!(lock.record.limit, None, "a free lock has none");
     assert!(matches!(lock.permit("b", 3), AcquireResponse::Granted(_)));
     assert_eq!(lock.permit("a.1", 2), AcquireResponse::LimitDiffers(Permits::try_from(3).unwrap()));
 }
