@@ -8,9 +8,14 @@ use super::*;
 
 /// A guard over three shards, whose faults a test sets.
 fn sharded() -> (CallGuard, Vec<Arc<Faulty>>) {
+    let (store, shards) = three_shards();
+    (guarded(store), shards)
+}
+
+fn three_shards() -> (Arc<Sharded>, Vec<Arc<Faulty>>) {
     let shards: Vec<_> = (0..3).map(|_| Arc::new(Faulty::always(memory().1, Fault::None))).collect();
     let store = Sharded::new(shards.iter().map(|shard| shard.clone() as Arc<dyn Engine>).collect());
-    (guarded(Arc::new(store)), shards)
+    (Arc::new(store), shards)
 }
 
 /// A claim of a shard.
@@ -91,11 +96,18 @@ async fn a_dead_shard_uses_up_no_retries_of_the_others() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_whose_shards_are_all_dead_is_down() {
-    let (engine, shards) = sharded();
-    for shard in &shards {
+    let up = || metric("oncegate_engine_up{engine=\"all-dead\"}");
+    up();
+    let (store, shards) = three_shards();
+    let engine = CallGuard::new(store, "all-dead", DEADLINE, PausedClock::start(), Arc::new(SystemEntropy));
+    for (shard, is_last) in shards.iter().zip([false, false, true]) {
+        assert_eq!(up(), Some(1.0));
         shard.set(Fault::Refused);
+        assert_eq!(engine.probe().await.is_err(), is_last);
     }
-    assert!(engine.probe().await.is_err());
+    assert_eq!(up(), Some(0.0));
+    shards[2].set(Fault::None);
+    assert_eq!((engine.probe().await, up()), (Ok(()), Some(1.0)));
 }
 
 /// An engine whose answers are late because they wait for replicas.
