@@ -90,6 +90,23 @@ async fn a_failed_try_is_retried_with_the_same_attempt() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_is_not_retried_uses_up_no_retries() {
+    let store = Store::new();
+    let engine = guarded(store.clone());
+    store.set_failure(EngineError::incompatible("too old"));
+    let refused = load(&engine, 1, 4 * FLOOR as usize, MS).await;
+    assert_eq!((answered(&refused), store.claims()), (0, 4 * FLOOR));
+    store.set_failure(EngineError::indeterminate("lost"));
+    let heal = async {
+        sleep(MS / 2).await;
+        store.set_failure(None);
+    };
+    let request = request();
+    let (answer, ()) = tokio::join!(engine.claim(&request, DEADLINE), heal);
+    assert!(matches!(answer, Ok(ClaimResponse::Granted(_))), "{answer:?}");
+}
+
 /// All calls take longer than the time of a first try.
 #[tokio::test(start_paused = true)]
 async fn a_slow_store_answers_all_calls_and_gets_few_retries() {
