@@ -116,6 +116,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_check_of_another_engine_says_nothing_of_the_active_one() {
+        let memory = Memory::new(Arc::new(SystemClock::new()), BYTES_MAX_DEFAULT);
+        let metric = || metric("oncegate_chain_requirements_met{chain=\"checked\"}");
+        metric();
+        let requirement = Requirement::new("checked", [Capability::Durable]);
+        let before = metric();
+        assert!(requirement.check(&memory).await.is_err());
+        assert_eq!((requirement.is_met(), metric()), (true, before));
+    }
+
+    #[tokio::test]
     async fn what_is_missing_is_said_once_and_measured() {
         let memory = Memory::new(Arc::new(SystemClock::new()), BYTES_MAX_DEFAULT);
         let metric = || metric("oncegate_chain_requirements_met{chain=\"said-once\"}");
