@@ -148,6 +148,19 @@ mod tests {
     }
 
     #[test]
+    fn an_outage_with_another_reason_is_the_same_outage() {
+        let known = KnownHealth::default();
+        for (second, detail) in [(1, "connection refused"), (2, "no answer within 1000 ms"), (3, "connection refused")]
+        {
+            let mut health = health(false, 0);
+            health.get_mut("primary").unwrap().detail = detail.to_owned();
+            known.checked(&health, at(second));
+            let probed = known.get("primary").unwrap();
+            assert_eq!((&*probed.detail, probed.since), (detail, at(1)));
+        }
+    }
+
+    #[test]
     fn a_loss_of_data_is_known_from_the_check_that_noticed_it() {
         let known = KnownHealth::default();
         for (second, losses, lost_at) in [(1, 0, None), (2, 1, Some(2)), (3, 1, Some(2)), (4, 3, Some(4))] {
