@@ -91,6 +91,23 @@ async fn a_switch_whose_gateway_died_is_completed_by_another() {
     assert_eq!(stores.holders(&there.granted().await.key).await, "b");
 }
 
+/// Its operator has accepted that the new engine lacks the claims of the other one.
+#[tokio::test(start_paused = true)]
+async fn a_switch_that_another_gateway_completes_causes_no_freeze_on_the_new_engine() {
+    let stores = Stores::new(&["a", "b"]);
+    mark_as_kept(&*stores.stores[0].1).await;
+    let there = stores.freezing_gateway();
+    there.granted().await;
+    {
+        let here = stores.freezing_gateway();
+        let died = tokio::time::timeout(Duration::from_secs(1), here.chain.switch("b")).await;
+        assert!(died.is_err(), "it is not done in a second");
+    }
+    there.wait_until_active("b").await;
+    assert_eq!(stores.holders(&there.granted().await.key).await, "b");
+    stores.freezing_gateway().granted().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_switch_whose_new_engine_died_can_be_reverted() {
     let stores = Stores::new(&["a", "b"]);
