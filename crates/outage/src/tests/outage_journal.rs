@@ -6,10 +6,11 @@ use oncegate_core::clock::Clock as _;
 use oncegate_core::engine::conformance::fresh_claim;
 use oncegate_core::outage_policy::OutagePolicy;
 use oncegate_core::spool::SpoolFilter;
+use oncegate_core::suspect::{Cause, Check, Found, MaskedAttempt, Superseded, Suspect, SuspectFilter};
 
 use super::support::*;
 use crate::OutageJournal;
-use crate::journal::memory::{Disk, Flaw};
+use crate::journal::memory::{Disk, Flaw, Trouble};
 use crate::journal::{Bounds, Journal, Recovered};
 use oncegate_core::outage::entry::{Entry, JournaledOperation};
 
@@ -38,6 +39,32 @@ async fn entries_of_a_chain_that_is_gone_stay_and_are_named() {
     assert_eq!(listed(all.clone()), entries[..1]);
     assert_eq!(listed(SpoolFilter { after: Some(entries[0].id), ..all }), entries[1..2]);
     assert_eq!(listed(SpoolFilter { app: Some("other".parse().unwrap()), after: None }), []);
+}
+
+#[tokio::test]
+async fn a_check_of_a_suspect_that_cannot_be_kept_is_an_error() {
+    let disk = Disk::new(|| Duration::ZERO, Flaw::None);
+    let world = World::new().await.started_on(&disk).await;
+    let held = fresh_claim();
+    let suspect = Suspect {
+        id: 0,
+        cause: Cause::Double(Superseded::SupersededSuccess),
+        app: held.key.app.clone(),
+        operation: None,
+        realm: held.key.realm,
+        global_id: held.key.global_id,
+        ours: MaskedAttempt::from(&held.attempt),
+        theirs: None,
+        state: None,
+        noticed_at: world.clock.wall(),
+        checked: None,
+    };
+    world.journal.report(suspect).await;
+    let id = world.journal.suspects(&SuspectFilter::default(), 1)[0].id;
+    let checked_at = world.clock.wall();
+    let check = Check { found: Found::Once, reason: "INC-1".to_owned(), who: "alice".to_owned(), checked_at };
+    disk.turn(Trouble::NoSync);
+    assert!(world.journal.check_suspect(id, check).await.is_err());
 }
 
 #[tokio::test]

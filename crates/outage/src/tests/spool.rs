@@ -150,6 +150,29 @@ async fn a_failure_that_waits_longer_than_its_caller_is_left_to_the_next_call() 
     assert!(matches!(first, Err(EngineError::Determinate(_))), "nothing was done: {first:?}");
 }
 
+/// If it took effect after its caller was answered, others would wait for its lease to end.
+#[tokio::test]
+async fn a_claim_that_waits_longer_than_its_caller_is_not_made() {
+    for back in [false, true] {
+        let world = World::new().await;
+        world.line.set(Way::Gone);
+        let wanted = request(&world, ClaimOnOutage::FailOpen);
+        let turn = world.gateway.0.locks.exclusive(&wanted.key).await;
+        let waits = world.try_claim(&wanted);
+        tokio::pin!(waits);
+        assert!(futures_util::poll!(&mut waits).is_pending());
+        world.clock.advance(wanted.context().deadline);
+        if back {
+            world.line.set(Way::Whole);
+        }
+        drop(turn);
+        let late = waits.await;
+        assert!(matches!(late, Err(EngineError::Determinate(_))), "{late:?}");
+        world.line.set(Way::Whole);
+        assert_eq!((world.held(&wanted).await, world.journal.status().entries), (None, 0));
+    }
+}
+
 /// Others have to know of it, whether or not its caller still waits.
 #[tokio::test]
 async fn a_success_that_waits_longer_than_its_caller_is_recorded() {
