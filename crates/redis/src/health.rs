@@ -70,6 +70,12 @@ impl Health {
         self.replicas_max.load(Ordering::Relaxed)
     }
 
+    /// Counts replicas as attached, as a health check does.
+    #[cfg(test)]
+    pub(super) fn attach(&self, replicas: usize) {
+        self.replicas_max.fetch_max(replicas, Ordering::Relaxed);
+    }
+
     /// Returns the commands of a health check. INFO by sections: older servers accept one at a time, and their version must
     /// be read to be refused.
     pub(super) fn commands(&self) -> Vec<Cmd> {

@@ -221,6 +221,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_promotion_may_lose_what_a_replica_has_not_acknowledged_that_no_view_has_shown() {
+        for (attached, losses) in [(1, 0), (2, 1)] {
+            let cluster = cluster(&format!("{URL}?replicas=1"), [NODES[0], &["127.0.0.1:3", "127.0.0.1:5"], NODES[2]]);
+            cluster.primaries()[1].health().attach(attached);
+            let mut after = view([NODES[0], &["127.0.0.1:5"], NODES[2]]);
+            after.ranges[1].replica_ids.push("127.0.0.1:3".into());
+            apply(&cluster.shared, &after);
+            assert_eq!(cluster.losses(1), losses, "{attached} were attached");
+        }
+    }
+
+    #[tokio::test]
     async fn connections_to_former_primaries_are_dropped_at_once_and_others_once_they_are_not_used() {
         let cluster = cluster(URL, [NODES[0], &["127.0.0.1:3", "127.0.0.1:5"], NODES[2]]);
         let has = |text: &str| cluster.shared.nodes().contains_key(&address(text));
