@@ -59,13 +59,12 @@ impl AccessLog {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
 
-    #[test]
-    fn a_line_is_one_json_object() {
-        let (out, seen) = std::io::pipe().map(|(reader, writer)| (writer, reader)).unwrap();
-        let access = AccessLog::new(LineWriter::start(out, 4096).unwrap());
-        access.write(&AccessLine {
+    fn line() -> AccessLine<'static> {
+        AccessLine {
             timestamp: "2026-10-01T08:00:00Z".into(),
             method: "POST",
             route: "/v1/claims",
@@ -73,7 +72,14 @@ mod tests {
             app: None,
             duration_us: 250,
             request_id: "r-1",
-        });
+        }
+    }
+
+    #[test]
+    fn a_line_is_one_json_object() {
+        let (out, seen) = std::io::pipe().map(|(reader, writer)| (writer, reader)).unwrap();
+        let access = AccessLog::new(LineWriter::start(out, 4096).unwrap());
+        access.write(&line());
         let mut line = String::new();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(seen), &mut line).unwrap();
         assert_eq!(
@@ -81,5 +87,33 @@ mod tests {
             "{\"target\":\"access\",\"timestamp\":\"2026-10-01T08:00:00Z\",\"http.method\":\"POST\",\
              \"http.route\":\"/v1/claims\",\"http.status\":201,\"duration_us\":250,\"request.id\":\"r-1\"}\n"
         );
+    }
+
+    /// Blocks until its sender is dropped.
+    struct Blocked(mpsc::Receiver<()>);
+
+    impl std::io::Write for Blocked {
+        fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+            let _ = self.0.recv();
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_of_requests_leave_space_for_those_of_the_gateway() {
+        let (_blocks, until) = mpsc::channel();
+        let writer = LineWriter::start(Blocked(until), 4096).unwrap();
+        let access = AccessLog::new(writer.clone());
+        for _ in 0..1000 {
+            access.write(&line());
+        }
+        let dropped = writer.dropped();
+        assert!(dropped > 0);
+        writer.push(&[b'x'; 1000], 100);
+        assert_eq!(writer.dropped(), dropped);
     }
 }
