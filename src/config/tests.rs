@@ -353,3 +353,28 @@ proptest! {
         let _either = environment(&[(&name, &value)]).load();
     }
 }
+
+#[test]
+fn other_certificates_apply_at_once_and_a_listener_stays_with_or_without_tls() {
+    type Options = fn(&mut Config) -> &mut TlsOptions;
+    let config = || Given::default().load().unwrap();
+    let none = config().server.tls;
+    let [one, other] =
+        ["one.pem", "other.pem"].map(|file| TlsOptions { certificate: file.into(), key: file.into(), ..none.clone() });
+    let listeners: [(&str, Options); 3] = [
+        ("server", |config| &mut config.server.tls),
+        ("server", |config| &mut config.server.admin_tls),
+        ("proxy", |config| &mut config.proxy.tls),
+    ];
+    for (table, options) in listeners {
+        for (before, after, is_restart_needed) in
+            [(&one, &other, false), (&none, &one, true), (&one, &none, true), (&none, &none, false)]
+        {
+            let [mut running, mut new] = [config(), config()];
+            options(&mut running).clone_from(before);
+            options(&mut new).clone_from(after);
+            let expected: &[&str] = if is_restart_needed { &[table] } else { &[] };
+            assert_eq!(running.restart_needed_for(&new), expected, "{before:?} {after:?}");
+        }
+    }
+}
