@@ -377,6 +377,24 @@ async fn a_row_that_cannot_be_used_takes_no_other_down() {
 }
 
 #[tokio::test]
+async fn a_use_that_could_not_be_written_down_is_written_down_later() {
+    let Some(server) = PostgresServer::start().await else { return };
+    let gateway = in_service(&server.url()).await;
+    let secret = create(&gateway, "shop").await;
+    for sql in [
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''a planted failure''; END'",
+        "CREATE TRIGGER refuse BEFORE UPDATE ON oncegate_app_secrets FOR EACH ROW EXECUTE FUNCTION refuse()",
+    ] {
+        server.execute(sql).await;
+    }
+    answers(&client(&gateway, "shop", &secret), 200).await;
+    gateway.logged("answered with the error P0001", 1).await;
+    server.execute("DROP TRIGGER refuse ON oncegate_app_secrets").await;
+    let used = "SELECT count(*)::text FROM oncegate_app_secrets WHERE last_used_at IS NOT NULL";
+    until("the use is written down", SOON, async || server.query(used).await == "1").await;
+}
+
+#[tokio::test]
 async fn new_defaults_hold_for_the_apps_of_a_registry_too() {
     let Some(server) = PostgresServer::start().await else { return };
     let gateway = in_service(&server.url()).await;
