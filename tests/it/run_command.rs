@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use oncegate_testkit::gateway::Gateway;
-use oncegate_testkit::tcp_proxy::TcpProxy;
+use oncegate_testkit::tcp_proxy::{Mode, TcpProxy};
 use oncegate_testkit::wait::until;
 use serde_json::{Value, json};
 
@@ -200,6 +200,21 @@ async fn signals_reach_the_command_and_stop_a_wait() {
     assert_eq!(code(&mut waits).await, Some(4));
 }
 
+/// The gateway has granted it, and the answer is on its way.
+#[tokio::test]
+async fn a_lock_whose_grant_did_not_arrive_before_the_signal_is_given_back() {
+    let site = Site::new().await;
+    let between = TcpProxy::start_any(site.gateway.api()).await;
+    between.set(Mode::HalfOpen);
+    let url = format!("http://{}", between.address());
+    let mut waits = site.spawn(&["lock", "run", "job", "--wait", "1m", "--lease", "10m", "--url", &url], "touch ran");
+    until("it is granted", LONG, async || site.lock("job").await.0 == 200).await;
+    signal(&waits, "TERM");
+    assert_eq!(code(&mut waits).await, Some(143));
+    until("it is given back", LONG, async || site.lock("job").await.0 == 404).await;
+    assert!(!site.path().join("ran").exists());
+}
+
 #[tokio::test]
 async fn an_operation_runs_once_unless_its_command_promises_that_nothing_happened() {
     let site = Site::new().await;
@@ -249,6 +264,12 @@ async fn a_lock_and_a_claim_have_the_terms_of_the_command_line() {
         let left = held["holders"][0]["lease_ms"].as_u64().unwrap();
         assert!((300_000..=420_000).contains(&left), "{held}");
     }
+    // Only a fair request has a place in the queue.
+    site.hold("busy").await;
+    let mut queued = site.spawn(&["lock", "run", "busy", "--shared", "--fair", "--wait", "1m"], "");
+    until("it queues", LONG, async || site.lock("busy").await.1["waiting"] == 1).await;
+    signal(&queued, "TERM");
+    assert_eq!(code(&mut queued).await, Some(143));
     let named = json!({ "app": "default", "operation": "job", "contents": 1 });
     let show = async || alice(&site.gateway).post("/admin/v1/claims/show", &named).await.expect(200).body;
     let claim = show().await;
