@@ -87,7 +87,7 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// Leaves the limit as it is.
+    /// Does not restore the earlier limit at the end.
     pub(crate) fn keep(self) {
         std::mem::forget(self);
     }

@@ -165,6 +165,6 @@ mod tests {
         assert_eq!(numbers, (0..100).collect::<Vec<_>>());
         assert!(pace.next().await.is_none(), "the second taker waits without end");
         let share = pace.pacer().expect("no pacer").cpu_us();
-        assert!(share.is_ok(), "its CPU time is gone: {share:?}");
+        assert!(share.is_ok(), "its CPU time can no longer be read: {share:?}");
     }
 }

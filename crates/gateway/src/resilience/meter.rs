@@ -190,7 +190,11 @@ mod tests {
         meter.breaker(0, BreakerState::Open);
         assert_eq!(of("breaker_state", 0), Some(2.0));
         meter.shards(&[node(0, NodeRole::Primary, true)]);
-        assert_eq!((of("up", 1), of("breaker_state", 1)), (Some(1.0), Some(0.0)), "a shard that has gone counts as up");
+        assert_eq!(
+            (of("up", 1), of("breaker_state", 1)),
+            (Some(1.0), Some(0.0)),
+            "the gauges of a shard that is no longer there say that it is up"
+        );
         assert!(!meter.is_closed());
         meter.close();
         assert!(meter.is_closed());
